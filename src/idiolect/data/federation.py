@@ -1,0 +1,76 @@
+"""A federation: one flat data set and, for each client, its rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from idiolect.core.task import Task
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Row numbers of all clients, end to end; client i owns `index[offsets[i]:offsets[i + 1]]`."""
+
+    index: Tensor  # int64[total]
+    offsets: Tensor  # int64[clients + 1]
+
+    @classmethod
+    def of_clients(cls, rows: Sequence[Tensor]) -> "Rows":
+        """From one tensor of row numbers for each client."""
+        sizes = torch.tensor([0, *(len(r) for r in rows)], dtype=torch.int64)
+        index = torch.cat([torch.as_tensor(r, dtype=torch.int64) for r in rows]) if rows else sizes[:0]
+        return cls(index, sizes.cumsum(0))
+
+    @property
+    def sizes(self) -> Tensor:
+        """How many rows each client has, int64[clients]."""
+        return self.offsets.diff()
+
+    def of(self, client: int) -> Tensor:
+        """The row numbers of one client."""
+        return self.index[self.offsets[client] : self.offsets[client + 1]]
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Names, rows and task of a group of clients whose data lie in two flat tensors."""
+
+    inputs: Tensor  # [rows, ...]: real features, or integer codes (characters)
+    targets: Tensor  # [rows] int64 classes, or [rows, outputs] real
+    task: Task
+    names: tuple[str, ...]
+    train: Rows
+    validation: Rows
+    test: Rows
+    feature_names: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
+    groups: Tensor | None = None  # int64[clients]: the true group of each client where it is known
+    notes: tuple[str, ...] = field(default=())  # what was found and done while reading, for the user
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def to(self, dtype: torch.dtype) -> "Federation":
+        """The same federation with its real tensors in another precision."""
+
+        def cast(x: Tensor) -> Tensor:
+            return x.to(dtype) if x.is_floating_point() else x
+
+        return replace(self, inputs=cast(self.inputs), targets=cast(self.targets))
+
+    def subset(self, clients: Sequence[int]) -> "Federation":
+        """The federation of some of the clients (the flat tensors are shared)."""
+
+        def pick(rows: Rows) -> Rows:
+            return Rows.of_clients([rows.of(c) for c in clients])
+
+        return replace(
+            self,
+            names=tuple(self.names[c] for c in clients),
+            train=pick(self.train),
+            validation=pick(self.validation),
+            test=pick(self.test),
+            groups=None if self.groups is None else self.groups[torch.as_tensor(clients)],
+        )

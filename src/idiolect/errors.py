@@ -1,0 +1,18 @@
+"""The one exception for what a user can mend, and a hint at what was meant."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """A user's mistake, told in one sentence: the field, the value, and what would be right."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A parenthesis with the nearest known names, or nothing; to be put after the unknown one.
+
+    >>> did_you_mean("partion", ["partition", "clients"])
+    ' (did you mean partition?)'
+    """
+    close = difflib.get_close_matches(name, list(known), n=2, cutoff=0.5)
+    return f" (did you mean {' or '.join(close)}?)" if close else ""

@@ -1,0 +1,62 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from idiolect.data.splits import split_clients
+from idiolect.errors import UserError
+
+
+@given(
+    sizes=st.lists(st.integers(3, 40), min_size=1, max_size=6),
+    cut=st.tuples(st.integers(1, 8), st.integers(1, 8), st.integers(1, 8)),
+    seed=st.integers(0, 2**40),
+)
+def test_parts_are_a_partition_of_each_clients_rows(sizes, cut, seed):
+    fractions = tuple(c / sum(cut) for c in cut)
+    rows = list(torch.split(torch.arange(sum(sizes)) * 3, sizes))
+    names = [f"c{i}" for i in range(len(sizes))]
+    split = split_clients(rows, names, seed=seed, fractions=fractions)
+    for client, own in enumerate(rows):
+        parts = [part.of(client) for part in (split.train, split.validation, split.test)]
+        assert torch.equal(torch.cat(parts).sort().values, own)
+        for part, fraction in zip(parts, fractions, strict=True):
+            assert len(part) >= 1
+            assert abs(len(part) - fraction * len(own)) < 2
+
+
+def test_a_clients_split_depends_on_seed_and_name_alone():
+    rows = [torch.arange(0, 30), torch.arange(30, 70)]
+    both = split_clients(rows, ["north", "south"], seed=5)
+    alone = split_clients(rows[1:], ["south"], seed=5)
+    assert torch.equal(both.train.of(1), alone.train.of(0))
+    assert not torch.equal(alone.train.of(0), split_clients(rows[1:], ["south"], seed=6).train.of(0))
+    assert not torch.equal(alone.train.of(0), split_clients(rows[1:], ["west"], seed=5).train.of(0))
+
+
+def test_unshuffled_keeps_the_order_of_time():
+    split = split_clients([torch.arange(10)], ["a"], seed=0, fractions=(0.5, 0.2, 0.3), shuffle=False)
+    assert split.train.of(0).tolist() == [0, 1, 2, 3, 4]
+    assert split.validation.of(0).tolist() == [5, 6]
+    assert split.test.of(0).tolist() == [7, 8, 9]
+
+
+def test_too_few_rows_are_refused_by_name_or_dropped():
+    rows = [torch.arange(10), torch.arange(10, 12), torch.arange(12, 20)]
+    with pytest.raises(UserError, match=r"client 'tiny' has 2 rows but at least 3"):
+        split_clients(rows, ["a", "tiny", "c"], seed=0)
+    split = split_clients(rows, ["a", "tiny", "c"], seed=0, too_few="drop")
+    assert split.kept == (0, 2)
+    assert split.train.sizes.tolist() == [6, 6]
+    with pytest.raises(UserError, match="at least 9"):
+        split_clients(rows, ["a", "tiny", "c"], seed=0, minimum_rows=9)
+    with pytest.raises(UserError, match="no client"):
+        split_clients(rows, ["a", "tiny", "c"], seed=0, minimum_rows=99, too_few="drop")
+
+
+@pytest.mark.parametrize(
+    "fractions", [(0.5, 0.2, 0.2), (0.0, 0.5, 0.5), (1.2, -0.2, 0.0), (float("nan"), 0.5, 0.5), (0.5, 0.5)]
+)
+def test_fractions_that_are_not_shares_are_refused(fractions):
+    with pytest.raises(UserError, match="fractions="):
+        split_clients([torch.arange(10)], ["a"], seed=0, fractions=fractions)
