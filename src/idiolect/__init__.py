@@ -1,0 +1,1 @@
+"""Idiolect: personalized federated learning."""

@@ -1,0 +1,1 @@
+"""The vocabulary in which methods are written: trees, keyed randomness, objectives, exchanges."""

@@ -1,0 +1,221 @@
+"""What a method is: states, messages, and the exchanges between server and clients that make a round.
+
+A method is a frozen dataclass of hyper-parameters with pure functions. Whatever it remembers is in its
+server state and its client states; whatever crosses between them is in its messages. All four are
+NamedTuples of tensors and parameters, so they can be stacked, stored, counted and sent.
+
+The functions of the client half (`begin`, `step`, `finish`, `client_init`, `predictors`) see ONE client
+and must be traceable: no Python branch on a tensor's value (use `torch.where`), no state kept anywhere
+else. Engines call them for one client, or for a whole stack of clients through `torch.func.vmap`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from pydantic import BeforeValidator, Field
+from pydantic.dataclasses import dataclass as checked_dataclass
+from torch import Tensor
+
+from idiolect.core.hyper import STRICT
+from idiolect.core.objective import Batch, Objective, Predictor
+from idiolect.core.schedule import Clock, Schedule
+from idiolect.core.tree import Params
+
+# A method chooses its own NamedTuples for these; engines only move them.
+ServerState = Any
+ClientState = Any
+Work = Any  # what a client changes from local step to local step
+Message = Any
+Info = dict[str, Tensor]  # diagnostics of one round: logged, never needed by the next step
+
+PredictorKind = Literal["global", "localized", "personal", "group"]
+
+
+@checked_dataclass(frozen=True, config=STRICT)
+class Epochs:
+    """Local work counted in passes over a client's training rows; engines convert it into steps."""
+
+    epochs: int = Field(ge=1)
+
+
+def _read_local_work(value: Any) -> Any:
+    return Epochs(**value) if isinstance(value, dict) else value
+
+
+LocalWork = Annotated[Annotated[int, Field(ge=1)] | Epochs, BeforeValidator(_read_local_work)]
+
+
+@dataclass(frozen=True)
+class Population:
+    """All clients there ever are in a run, present or not."""
+
+    sizes: Tensor  # int64[clients]: training rows
+    present: Tensor  # bool[clients]: who has arrived and not left
+
+    @property
+    def count(self) -> int:
+        """How many clients are present."""
+        return int(self.present.sum())
+
+    @property
+    def rows(self) -> Tensor:
+        """Training rows of all present clients."""
+        return (self.sizes * self.present).sum()
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Who is asked in one exchange, and what becomes of the request."""
+
+    ids: Tensor  # int64[m], ascending
+    work: Tensor  # float64[m]: the fraction of the local work that each completes; 0 is inactive
+    replied: Tensor  # bool[m]: whose reply arrives
+    inclusion: Tensor  # float64[m]: the probability with which each was asked
+    population: Population
+    local_steps: Tensor | None = None  # int64[m]: full local work of each, set for each exchange
+    multiplicity: Tensor | None = None  # float64[m]: how often each was drawn, where draws can repeat
+
+    @property
+    def sizes(self) -> Tensor:
+        """Training rows of each, int64[m]."""
+        return self.population.sizes[self.ids]
+
+    @property
+    def steps(self) -> Tensor:
+        """Local steps that each completes, int64[m].
+
+        The fraction is spread evenly over {0, .., local_steps}, so that a uniform fraction gives a
+        uniform number of steps and 1 gives all of them.
+        """
+        assert self.local_steps is not None, "set by the engine for each exchange"
+        return torch.minimum(self.local_steps, (self.work * (self.local_steps + 1)).long())
+
+    def select(self, chosen: Tensor) -> "Cohort":
+        """The part of the cohort that a mask or an index names."""
+        return Cohort(
+            self.ids[chosen],
+            self.work[chosen],
+            self.replied[chosen],
+            self.inclusion[chosen],
+            self.population,
+            None if self.local_steps is None else self.local_steps[chosen],
+            None if self.multiplicity is None else self.multiplicity[chosen],
+        )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where the client half runs: what it may look at besides its state and the message."""
+
+    objective: Objective
+    client: Tensor  # the client's number
+    size: Tensor  # its training rows
+    steps: Tensor  # local steps that it will complete in this exchange
+    key: Tensor  # randomness of its own: a key of (seed, client, round)
+    clock: Clock
+    rows: Batch | None = None  # all training rows, for exchanges that say `sees_all_rows`
+
+    def rate(self, schedule: Schedule) -> Tensor | float:
+        """A schedule's value now."""
+        return schedule(self.clock)
+
+    @property
+    def all_rows(self) -> Batch:
+        """All training rows of the client, as one batch."""
+        assert self.rows is not None, "the exchange must declare sees_all_rows = True"
+        return self.rows
+
+
+class Exchange(ABC):
+    """One conversation: the server asks some clients, each works locally, the server absorbs replies.
+
+    Each asked client gets `down`, then `begin`, then `step` once for each local step, then `finish`.
+    """
+
+    local_steps: LocalWork | Literal[0] = 0  # 0: no training, only begin and finish
+    batches_per_step: ClassVar[int] = 1
+    sees_all_rows: ClassVar[bool] = False  # whether begin and finish need the whole training set
+    personal_down: ClassVar[bool] = False  # whether each client gets a message of its own
+    # Fields of the upload that are a changed copy of a field of the downlink: {"w": "w"}.
+    # Codecs send the difference of such a pair.
+    relative_to: ClassVar[Mapping[str, str]] = {}
+
+    def ask(self, server: ServerState, cohort: Cohort, key: Tensor) -> Cohort:
+        """Whom this exchange asks, from those whom the round's plan asks."""
+        return cohort
+
+    @abstractmethod
+    def down(self, server: ServerState, ids: Tensor) -> Message:
+        """The message to the clients: one for all, or, if `personal_down`, stacked, one for each id."""
+
+    @abstractmethod
+    def begin(self, client: ClientState, down: Message, site: Site) -> Work:
+        """What the client starts its local steps with."""
+
+    def step(
+        self, work: Work, client: ClientState, down: Message, batches: tuple[Batch, ...], site: Site
+    ) -> Work:
+        """One local step on `batches_per_step` fresh batches."""
+        return work
+
+    @abstractmethod
+    def finish(
+        self, work: Work, client: ClientState, down: Message, site: Site
+    ) -> tuple[ClientState, Message]:
+        """The client's new state and its upload."""
+
+    def weights(self, server: ServerState, cohort: Cohort) -> Tensor | None:
+        """The weights with which the uploads are summed before the server sees them.
+
+        `cohort` holds exactly the clients whose replies arrived. None: the server needs each upload.
+        """
+        return None
+
+    @abstractmethod
+    def absorb(self, server: ServerState, replies: Message, cohort: Cohort) -> tuple[ServerState, Info]:
+        """The server's new state, from the weighted sum of the uploads or from their stack."""
+
+
+class Method(ABC):
+    """A federated-learning method: the initial states, the exchanges of a round, the models it gives."""
+
+    name: ClassVar[str]
+    aliases: ClassVar[tuple[str, ...]] = ()
+    paper: ClassVar[str] = ""
+    kinds: ClassVar[tuple[PredictorKind, ...]]  # the predictors it has; the last is the one it is judged by
+
+    @abstractmethod
+    def server_init(self, params: Params, population: Population, key: Tensor) -> ServerState:
+        """The server before the first round."""
+
+    @abstractmethod
+    def client_init(self, server: ServerState, client: Tensor) -> ClientState:
+        """A client at its arrival (all founding clients arrive before the first round)."""
+
+    def exchanges(self, server: ServerState) -> Sequence[Exchange]:
+        """The exchanges of the next round, in order. A method that is an exchange has itself."""
+        assert isinstance(self, Exchange), f"{type(self).__name__} must say which exchanges it has"
+        return (self,)
+
+    def end_round(self, server: ServerState) -> ServerState:
+        """The server after a round, whether or not anybody replied (to advance a counter or an epoch)."""
+        return server
+
+    @abstractmethod
+    def predictors(
+        self, server: ServerState, client: ClientState, number: Tensor
+    ) -> dict[PredictorKind, Predictor]:
+        """Every model that the client can predict with, by kind, in the order of `kinds`."""
+
+    def newcomer(self, server: ServerState) -> Exchange | None:
+        """How a client that was not there in training gets a model: an exchange nobody absorbs.
+
+        It runs on the newcomer alone with the final server state. None: by its first state alone.
+        """
+        return self if isinstance(self, Exchange) else None

@@ -1,0 +1,104 @@
+"""What a client minimises: a model, a task and an l2 term, as pure functions of parameters and a batch."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad
+
+from idiolect.core import rng, tree
+from idiolect.core.task import Task
+from idiolect.core.tree import Params
+from idiolect.errors import UserError
+
+
+class Batch(NamedTuple):
+    """Rows of one client. The weights sum to one; rows that only pad have weight zero."""
+
+    inputs: Tensor
+    targets: Tensor
+    weights: Tensor
+
+
+class Mixture(NamedTuple):
+    """A predictor whose output is the weighted sum of the outputs of several models."""
+
+    members: tuple[Params, ...]
+    weights: tuple[Tensor, ...]
+
+
+Predictor = Params | Mixture
+
+_BATCH_STATISTICS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
+_DROPOUT = nn.modules.dropout._DropoutNd
+
+
+class Objective:
+    """f(w) = sum over rows of weight * loss(model(w, x), y) + (weight_decay / 2) * |w|^2."""
+
+    def __init__(self, module: nn.Module, task: Task, weight_decay: float = 0.0) -> None:
+        refuse_unsupported_layers(module)
+        self.module = module
+        self.task = task
+        self.weight_decay = weight_decay
+
+    def initial_params(self) -> Params:
+        """The module's own parameters, detached."""
+        return {name: p.detach().clone() for name, p in self.module.named_parameters()}
+
+    def predict(self, predictor: Predictor, inputs: Tensor) -> Tensor:
+        """The model's outputs for some rows."""
+        if isinstance(predictor, Mixture):
+            outputs = [
+                weight * self.predict(member, inputs)
+                for member, weight in zip(predictor.members, predictor.weights, strict=True)
+            ]
+            return torch.stack(outputs).sum(0)
+        return torch.as_tensor(functional_call(self.module, predictor, (inputs,)))
+
+    def data_loss(self, predictor: Predictor, batch: Batch) -> Tensor:
+        """The weighted loss of the rows, without the l2 term."""
+        row_losses = self.task.row_losses(self.predict(predictor, batch.inputs), batch.targets)
+        return (row_losses * batch.weights).sum()
+
+    def penalty(self, params: Params) -> Tensor | float:
+        """The l2 term."""
+        return 0.5 * self.weight_decay * tree.squared_norm(params) if self.weight_decay else 0.0
+
+    def loss(self, params: Params, batch: Batch) -> Tensor:
+        """f(params; batch)."""
+        return self.data_loss(params, batch) + self.penalty(params)
+
+    def gradient(self, params: Params, batch: Batch) -> Params:
+        """The gradient of f in its parameters."""
+        gradient = grad(self.data_loss)(params, batch)
+        if self.weight_decay:
+            # By hand: autograd would build the l2 term's graph anew in every step.
+            gradient = tree.map_tree(lambda g, w: g + self.weight_decay * w, gradient, params)
+        return gradient
+
+
+def seeded_module(
+    factory: Callable[[], nn.Module], seed: int, dtype: torch.dtype = torch.float32
+) -> nn.Module:
+    """Build a module whose initial parameters are a pure function of the seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(rng.generator_seed(rng.key(seed, "initial parameters")))
+        return factory().to(dtype)
+
+
+def refuse_unsupported_layers(module: nn.Module) -> None:
+    """Refuse, by name, layers that would be silently wrong in a federation."""
+    for name, layer in module.named_modules():
+        kind = type(layer).__name__
+        if isinstance(layer, _BATCH_STATISTICS):
+            raise UserError(
+                f"layer '{name}' is a {kind}, whose statistics mix rows (padding too) and are not parameters; "
+                "use GroupNorm or LayerNorm instead"
+            )
+        if isinstance(layer, _DROPOUT) and layer.p > 0:
+            raise UserError(
+                f"layer '{name}' is a {kind} with p={layer.p}, whose noise no seed of a run controls; "
+                "set p=0 or use weight_decay instead"
+            )

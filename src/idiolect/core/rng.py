@@ -1,0 +1,83 @@
+"""Randomness as a pure function of named keys.
+
+There is no generator with a state: a key is an integer mixed from (seed, purpose, client, round, ...),
+and every random number is a hash of a key and a position. So the batches that a client sees cannot
+depend on the method, on the engine or on the other clients, and nothing has to be saved to resume.
+All functions work on integer tensors elementwise, hence also under vmap.
+"""
+
+import zlib
+
+import torch
+from torch import Tensor
+
+_GOLDEN = -0x61C8864680B583EB  # 2^64 / golden ratio, as a signed integer
+_MIX_1 = -0x40A7B892E31B1A47
+_MIX_2 = -0x6B2FB644ECCEEE15
+_SHUFFLE_ROUNDS = 32
+
+
+def _shift_right(x: Tensor, bits: int) -> Tensor:
+    """Logical shift: torch's own keeps the sign."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def mix(x: Tensor) -> Tensor:
+    """The finaliser of splitmix64: a bijection of 64-bit integers whose output looks random."""
+    x = x + _GOLDEN
+    x = (x ^ _shift_right(x, 30)) * _MIX_1
+    x = (x ^ _shift_right(x, 27)) * _MIX_2
+    return x ^ _shift_right(x, 31)
+
+
+def key(seed: int, purpose: str, *parts: Tensor | int) -> Tensor:
+    """A key for one purpose; the parts (client, round, ...) may be tensors and are broadcast."""
+    state = mix(torch.tensor(seed, dtype=torch.int64) ^ zlib.crc32(purpose.encode()))
+    return fold(state, *parts)
+
+
+def fold(state: Tensor, *parts: Tensor | int) -> Tensor:
+    """Mix further parts into a key."""
+    for part in parts:
+        state = mix(state ^ mix(torch.as_tensor(part, dtype=torch.int64)))
+    return state
+
+
+def uniform(state: Tensor, *shape: int) -> Tensor:
+    """Numbers in [0, 1), float64, of shape `state.shape + shape`."""
+    count = torch.Size(shape).numel()
+    positions = torch.arange(count, device=state.device).reshape(shape)
+    bits = mix(state.reshape(state.shape + (1,) * len(shape)) + positions * _GOLDEN)
+    return _shift_right(bits, 11).to(torch.float64) * 2.0**-53
+
+
+def below(state: Tensor, bound: Tensor | int) -> Tensor:
+    """Integers in [0, bound), one for each key."""
+    return torch.as_tensor(_shift_right(mix(state), 1) % bound)
+
+
+def generator_seed(state: Tensor) -> int:
+    """A seed for a library's own generator, from a scalar key."""
+    return int(_shift_right(mix(state), 1))
+
+
+def permute(position: Tensor, size: Tensor, state: Tensor) -> Tensor:
+    """Where a random permutation of {0, .., size-1} sends `position`, one permutation for each key.
+
+    The swap-or-not shuffle (Hoang, Morris, Rogaway 2012): in each round an element either stays or
+    changes places with its mirror image around a random point. It is a bijection for any size and gives
+    single positions without building the permutation, so drawing a batch costs the same for 10 rows and
+    for 10 million.
+    """
+    for shuffle_round in range(_SHUFFLE_ROUNDS):
+        round_key = mix(state + shuffle_round)
+        mirror = (_shift_right(round_key, 1) - position) % size
+        decider = torch.maximum(position, mirror)
+        swap = mix(round_key ^ decider) & 1 == 1
+        position = torch.where(swap, mirror, position)
+    return position
+
+
+def permutation(state: Tensor, size: int) -> Tensor:
+    """A random permutation of {0, .., size-1} for a scalar key."""
+    return permute(torch.arange(size), torch.tensor(size), state)

@@ -1,0 +1,178 @@
+"""Trees of tensors: states, messages and parameters, and the few operations that methods need.
+
+A tree is a tensor, or a dict, tuple or NamedTuple of trees; the empty tuple stands for "nothing here".
+Parameters are `dict[str, Tensor]`. Every operation returns a new tree; none changes its arguments.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+Params = dict[str, Tensor]
+Tree = Any
+T = TypeVar("T")
+
+PATH_SEPARATOR = "/"
+
+
+def map_tree(function: Callable[..., Any], tree: T, *others: Tree) -> T:
+    """Apply `function` leaf by leaf to trees of one structure."""
+    return pytree.tree_map(function, tree, *others)
+
+
+def leaves(tree: Tree) -> list[Tensor]:
+    """The tensors of a tree, in a fixed order."""
+    return list(pytree.tree_leaves(tree))
+
+
+def add(a: T, b: T) -> T:
+    """a + b."""
+    return map_tree(torch.add, a, b)
+
+
+def subtract(a: T, b: T) -> T:
+    """a - b."""
+    return map_tree(torch.sub, a, b)
+
+
+def scale(tree: T, factor: Tensor | float) -> T:
+    """factor * tree."""
+    return map_tree(lambda leaf: leaf * factor, tree)
+
+
+def step(a: T, rate: Tensor | float, direction: T) -> T:
+    """a - rate * direction: one step of descent."""
+    return map_tree(lambda x, g: x - rate * g, a, direction)
+
+
+def interpolate(a: T, b: T, weight: Tensor | float) -> T:
+    """weight * a + (1 - weight) * b."""
+    return map_tree(lambda x, y: weight * x + (1 - weight) * y, a, b)
+
+
+def dot(a: Tree, b: Tree) -> Tensor:
+    """The inner product of two trees."""
+    return torch.stack([(x * y).sum() for x, y in zip(leaves(a), leaves(b), strict=True)]).sum()
+
+
+def squared_norm(tree: Tree) -> Tensor:
+    """The squared Euclidean norm of a tree."""
+    return dot(tree, tree)
+
+
+def zeros_like(tree: T) -> T:
+    """A tree of zeros of the same shape."""
+    return map_tree(torch.zeros_like, tree)
+
+
+def scalar_of(params: Params) -> Tensor:
+    """A scalar of the parameters' type (and, under vmap, of their batch)."""
+    return next(iter(params.values())).reshape(-1)[0]
+
+
+def where(condition: Tensor, a: T, b: T) -> T:
+    """a where the condition holds, else b; the condition is broadcast over trailing axes."""
+
+    def choose(x: Tensor, y: Tensor) -> Tensor:
+        return torch.where(condition.reshape(condition.shape + (1,) * (x.ndim - condition.ndim)), x, y)
+
+    return map_tree(choose, a, b)
+
+
+def row(tree: T, index: Tensor | int) -> T:
+    """Entry `index` of every leaf's first axis (also under vmap)."""
+    return map_tree(lambda leaf: leaf[index], tree)
+
+
+def select(stacked: T, chosen: Tensor) -> T:
+    """The entries of the first axis that a mask or an index names."""
+    return map_tree(lambda leaf: leaf[chosen], stacked)
+
+
+def stack(trees: list[T]) -> T:
+    """Stack trees of one structure along a new first axis."""
+    return map_tree(lambda *ls: torch.stack(ls), trees[0], *trees[1:])
+
+
+def concatenate(trees: list[T]) -> T:
+    """Join stacked trees along their first axis."""
+    return trees[0] if len(trees) == 1 else map_tree(lambda *ls: torch.cat(ls), trees[0], *trees[1:])
+
+
+def repeat(tree: T, count: int) -> T:
+    """`count` copies of a tree along a new first axis, without copying memory."""
+    return map_tree(lambda leaf: leaf.expand(count, *leaf.shape), tree)
+
+
+def weighted_sum(stacked: T, weights: Tensor) -> T:
+    """The sum over the first axis, each entry times its weight."""
+
+    def total(leaf: Tensor) -> Tensor:
+        return torch.tensordot(weights.to(leaf.dtype), leaf, dims=1)
+
+    return map_tree(total, stacked)
+
+
+def flatten(tree: Tree) -> Tensor:
+    """All leaves as one vector."""
+    return torch.cat([leaf.reshape(-1) for leaf in leaves(tree)])
+
+
+def flatten_rows(stacked: Tree) -> Tensor:
+    """A stacked tree as a matrix, one row for each entry of the first axis."""
+    return torch.cat([leaf.reshape(leaf.shape[0], -1) for leaf in leaves(stacked)], dim=1)
+
+
+def unflatten(vector: Tensor, like: T) -> T:
+    """The inverse of `flatten`, and, for a matrix, of `flatten_rows` (`like` is a single tree)."""
+    start = 0
+
+    def take(leaf: Tensor) -> Tensor:
+        nonlocal start
+        part = vector[..., start : start + leaf.numel()]
+        start += leaf.numel()
+        return part.reshape(*vector.shape[:-1], *leaf.shape)
+
+    return map_tree(take, like)
+
+
+def to_named(tree: Tree) -> dict[str, Tensor]:
+    """A flat dictionary `field/field/name -> tensor`: what a checkpoint or a wire carries."""
+    named: dict[str, Tensor] = {}
+
+    def visit(node: Tree, path: tuple[str, ...]) -> None:
+        if isinstance(node, Tensor):
+            named[PATH_SEPARATOR.join(path)] = node
+        elif isinstance(node, Mapping):
+            for key, value in node.items():
+                visit(value, (*path, key))
+        elif isinstance(node, tuple):
+            names = getattr(node, "_fields", [str(i) for i in range(len(node))])
+            for name, value in zip(names, node, strict=True):
+                visit(value, (*path, name))
+        else:
+            raise TypeError(
+                f"{PATH_SEPARATOR.join(path) or 'the tree'} is a {type(node).__name__}: states and messages "
+                "hold tensors, dicts, tuples and NamedTuples only"
+            )
+
+    visit(tree, ())
+    return named
+
+
+def from_named(named: Mapping[str, Tensor], like: T) -> T:
+    """The inverse of `to_named`; `like` gives the structure, `named` the values (shapes may differ)."""
+    paths = to_named(like)
+    if paths.keys() != named.keys():
+        odd = sorted(paths.keys() ^ named.keys())
+        raise ValueError(f"the stored fields and the expected ones differ in: {', '.join(odd)}")
+    _, structure = pytree.tree_flatten(like)
+    return pytree.tree_unflatten([named[path] for path in paths], structure)
+
+
+def count_bits(message: Tree) -> int:
+    """The size of a message as it stands: every element at its own width."""
+    return sum(leaf.numel() * leaf.element_size() * 8 for leaf in leaves(message))

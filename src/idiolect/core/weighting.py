@@ -1,0 +1,20 @@
+"""The usual weights of replies."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from idiolect.core.method import Cohort
+
+Weighting = Literal["uniform", "samples"]
+
+
+def reply_weights(cohort: Cohort, weighting: Weighting) -> Tensor:
+    """Weights that sum to one over the replies: equal, or in proportion to training rows."""
+    counts = torch.ones(len(cohort), dtype=torch.float64)
+    if weighting == "samples":
+        counts = cohort.sizes.to(torch.float64)
+    if cohort.multiplicity is not None:
+        counts = counts * cohort.multiplicity
+    return counts / counts.sum()

@@ -1,0 +1,130 @@
+"""What every engine does: run the client half of an exchange, and look at every client's models."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from idiolect.core import rng, tree
+from idiolect.core.method import ClientState, Cohort, Exchange, Message, Method, ServerState, Site
+from idiolect.core.objective import Objective
+from idiolect.data.federation import Federation, Rows
+from idiolect.engines.batches import Batches
+from idiolect.store.base import Store
+
+
+class Traffic(NamedTuple):
+    """Bits that crossed in one exchange, for each asked client."""
+
+    down: Tensor  # int64[asked]
+    up: Tensor  # int64[asked]: zero where the reply was lost
+
+
+class Outcome(NamedTuple):
+    """What an exchange brought: the replies (None if none arrived), from whom, who was asked, traffic."""
+
+    replies: Message | None
+    arrived: Cohort
+    traffic: Traffic
+    asked: Tensor  # int64[asked]: the clients that the traffic's entries belong to
+
+
+class Setting:
+    """What all engines are given: the objective, the data, the method, and where client states live."""
+
+    def __init__(
+        self,
+        method: Method,
+        objective: Objective,
+        federation: Federation,
+        store: Store,
+        *,
+        seed: int,
+        batch_size: int | None,
+        founding: ServerState,
+    ) -> None:
+        self.method = method
+        self.objective = objective
+        self.federation = federation
+        self.store = store
+        self.seed = seed
+        self.batches = Batches(federation, seed, batch_size)
+        # The server before round 0: founding clients that were never asked still start from it.
+        self.founding = founding
+
+    def prepare(self, exchange: Exchange, server: ServerState, cohort: Cohort, round_number: int) -> Cohort:
+        """Whom the exchange asks, with their local steps; inactive clients are as if never asked."""
+        key = rng.key(self.seed, "ask", round_number)
+        cohort = exchange.ask(server, cohort, key)
+        if exchange.local_steps == 0:
+            steps = torch.zeros_like(cohort.ids)
+        else:
+            steps = self.batches.steps(exchange.local_steps, cohort.ids)
+        cohort = Cohort(
+            cohort.ids,
+            cohort.work,
+            cohort.replied,
+            cohort.inclusion,
+            cohort.population,
+            steps,
+            cohort.multiplicity,
+        )
+        active = cohort.work > 0 if exchange.local_steps == 0 else cohort.steps > 0
+        return cohort.select(active)
+
+    def clock_steps(self, exchange: Exchange) -> int:
+        """The local steps of a round on the clock of schedules."""
+        return 0 if exchange.local_steps == 0 else self.batches.longest(exchange.local_steps)
+
+    def states(self, ids: Tensor) -> ClientState:
+        """The stacked states of clients; one that was never asked has the state of a founding client."""
+        known = self.store.known(ids)
+        if known.all():
+            return self.store.get(ids)
+        states = self.arrivals(self.founding, ids)
+        if known.any():
+            places = known.nonzero()[:, 0]
+            stored = self.store.get(ids[places])
+            states = tree.map_tree(lambda new, kept: new.clone().index_copy_(0, places, kept), states, stored)
+        return states
+
+    def arrivals(self, server: ServerState, ids: Tensor) -> ClientState:
+        """The stacked first states of clients that arrive while the server is in some state."""
+        return vmap(lambda number: self.method.client_init(server, number))(ids)
+
+    def client_key(self, ids: Tensor, round_number: int) -> Tensor:
+        """Randomness of a client's own in a round."""
+        return rng.key(self.seed, "client", ids, round_number)
+
+
+class Engine(Protocol):
+    """The two things that a run asks of an engine."""
+
+    setting: Setting
+
+    def run(self, exchange: Exchange, server: ServerState, cohort: Cohort, round_number: int) -> Outcome:
+        """Carry out one exchange: update the client states, return what the server gets."""
+        ...
+
+    def survey(
+        self,
+        look: Callable[[ClientState, Site], Any],
+        part: Rows,
+        ids: Tensor,
+        round_number: int,
+    ) -> Any:
+        """Apply a pure function to clients; `site.rows` are their rows in one part of the data. Stacked."""
+        ...
+
+
+def combine(
+    exchange: Exchange, server: ServerState, uploads: list[Message], cohort: Cohort
+) -> Message | None:
+    """The replies as the server gets them: their weighted sum, or all of them; None if there are none."""
+    if not uploads:
+        return None
+    weights = exchange.weights(server, cohort)
+    stacked = tree.stack(uploads)
+    return stacked if weights is None else tree.weighted_sum(stacked, weights)

@@ -1,0 +1,71 @@
+"""Which rows a client sees in its c-th gradient call of a round: a pure function of (seed, client, round, c).
+
+In each round a client's training rows form an endless stream: a random permutation of them, then another,
+and so on. Call c takes rows [c b, (c + 1) b) of the stream, b = min(batch size, number of rows). So one
+epoch visits every row, batches are full, and a client with few rows never sees a row twice in a batch
+before it has seen them all.
+"""
+
+import torch
+from torch import Tensor
+
+from idiolect.core import rng
+from idiolect.core.method import Epochs
+from idiolect.core.objective import Batch
+from idiolect.data.federation import Federation, Rows
+
+
+class Batches:
+    """Draws batches from a federation's training rows. `batch_size` None: all rows in every batch."""
+
+    def __init__(self, federation: Federation, seed: int, batch_size: int | None) -> None:
+        self.federation = federation
+        self.seed = seed
+        sizes = federation.train.sizes
+        self.batch_sizes = sizes if batch_size is None else sizes.clamp_max(batch_size)
+        self.width = int(self.batch_sizes.max())
+
+    def steps(self, work: "int | Epochs", ids: Tensor) -> Tensor:
+        """Local work as a number of steps for each client."""
+        if isinstance(work, Epochs):
+            per_epoch = -(-self.federation.train.sizes[ids] // self.batch_sizes[ids])
+            return work.epochs * per_epoch
+        return torch.full_like(ids, work)
+
+    def longest(self, work: "int | Epochs") -> int:
+        """The steps that a round has on the clock of learning-rate schedules."""
+        return int(self.steps(work, torch.arange(len(self.federation))).max())
+
+    def draw(self, ids: Tensor, round_number: int, calls: int) -> Tensor:
+        """Row numbers int64[calls, clients, width] of all calls of a round."""
+        position = torch.arange(self.width)
+        call = torch.arange(calls)[:, None, None]
+        sizes = self.federation.train.sizes[ids][:, None]
+        stream = call * self.batch_sizes[ids][:, None] + position
+        key = rng.key(self.seed, "batches", ids[:, None], round_number)
+        place = rng.permute(stream % sizes, sizes, rng.fold(key, stream // sizes))
+        return self.federation.train.index[self.federation.train.offsets[ids][:, None] + place]
+
+    def weights(self, ids: Tensor) -> Tensor:
+        """The weight of each row of a client's batches, [clients, width]: 1/b, and 0 where it only pads."""
+        return _row_weights(self.batch_sizes[ids], self.width, self.federation)
+
+    def gather(self, rows: Tensor, weights: Tensor) -> Batch:
+        """The rows themselves."""
+        return Batch(self.federation.inputs[rows], self.federation.targets[rows], weights)
+
+
+def all_rows(federation: Federation, part: Rows, ids: Tensor, width: int) -> Batch:
+    """All rows of each client in one part of the federation, padded to `width`."""
+    sizes = part.sizes[ids]
+    place = torch.arange(width) % sizes.clamp_min(1)[:, None]
+    # A client without rows gets somebody's row with weight zero: its sums are then exactly zero.
+    index = part.index[(part.offsets[ids][:, None] + place).clamp_max(len(part.index) - 1)]
+    return Batch(federation.inputs[index], federation.targets[index], _row_weights(sizes, width, federation))
+
+
+def _row_weights(sizes: Tensor, width: int, federation: Federation) -> Tensor:
+    real = federation.inputs.is_floating_point()
+    dtype = federation.inputs.dtype if real else torch.get_default_dtype()
+    counted = torch.arange(width) < sizes[:, None]
+    return (counted / sizes.clamp_min(1)[:, None].to(torch.float64)).to(dtype)

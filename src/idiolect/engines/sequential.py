@@ -1,0 +1,97 @@
+"""One client at a time: the executable specification that every other engine is tested against."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from idiolect.core import tree
+from idiolect.core.method import ClientState, Cohort, Exchange, Message, ServerState, Site
+from idiolect.core.schedule import Clock
+from idiolect.data.federation import Rows
+from idiolect.engines.base import Outcome, Setting, Traffic, combine
+from idiolect.engines.batches import all_rows
+
+
+class Sequential:
+    """Runs clients one after the other, in plain Python."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+
+    def run(self, exchange: Exchange, server: ServerState, cohort: Cohort, round_number: int) -> Outcome:
+        """Carry out one exchange."""
+        cohort = self.setting.prepare(exchange, server, cohort, round_number)
+        traffic = Traffic(torch.zeros_like(cohort.ids), torch.zeros_like(cohort.ids))
+        uploads = []
+        for place in range(len(cohort)):
+            down = exchange.down(server, cohort.ids[place : place + 1])
+            if exchange.personal_down:
+                down = tree.row(down, 0)
+            up = self.work(exchange, down, cohort.select(torch.tensor([place])), round_number)
+            traffic.down[place] = tree.count_bits(down)
+            if cohort.replied[place]:
+                traffic.up[place] = tree.count_bits(up)
+                uploads.append(up)
+        arrived = cohort.select(cohort.replied)
+        return Outcome(combine(exchange, server, uploads, arrived), arrived, traffic, cohort.ids)
+
+    def work(self, exchange: Exchange, down: Message, one: Cohort, round_number: int) -> Message:
+        """The local work of one client: its new state is stored, its upload returned."""
+        setting, batches = self.setting, self.setting.batches
+        client: ClientState = tree.row(setting.states(one.ids), 0)
+        site = self._site(exchange, one, round_number)
+        draws = batches.draw(one.ids, round_number, int(one.steps) * exchange.batches_per_step)
+        weights = batches.weights(one.ids)
+        work = exchange.begin(client, down, site(0))
+        for step in range(int(one.steps)):
+            first = step * exchange.batches_per_step
+            drawn = draws[first : first + exchange.batches_per_step, 0]
+            work = exchange.step(
+                work, client, down, tuple(batches.gather(rows, weights[0]) for rows in drawn), site(step)
+            )
+        client, up = exchange.finish(work, client, down, site(int(one.steps)))
+        setting.store.put(one.ids, tree.map_tree(lambda leaf: leaf[None], client))
+        return up
+
+    def survey(
+        self, look: Callable[[ClientState, Site], Any], part: Rows, ids: Tensor, round_number: int
+    ) -> Any:
+        """Apply a pure function to every client; the results are stacked."""
+        results = []
+        for number in ids:
+            client = tree.row(self.setting.states(number[None]), 0)
+            site = Site(
+                objective=self.setting.objective,
+                client=number,
+                size=self.setting.federation.train.sizes[number],
+                steps=torch.tensor(0),
+                key=self.setting.client_key(number, round_number),
+                clock=Clock(torch.tensor(round_number), torch.tensor(0), 0),
+                rows=tree.row(all_rows(self.setting.federation, part, number[None], self._width(part)), 0),
+            )
+            results.append(look(client, site))
+        return tree.stack(results)
+
+    def _width(self, part: Rows) -> int:
+        return max(int(part.sizes.max()), 1)
+
+    def _site(self, exchange: Exchange, one: Cohort, round_number: int) -> Callable[[int], Site]:
+        setting, train = self.setting, self.setting.federation.train
+        rows = None
+        if exchange.sees_all_rows:
+            rows = tree.row(all_rows(setting.federation, train, one.ids, self._width(train)), 0)
+
+        def at(step: int) -> Site:
+            return Site(
+                objective=setting.objective,
+                client=one.ids[0],
+                size=train.sizes[one.ids[0]],
+                steps=one.steps[0],
+                key=setting.client_key(one.ids[0], round_number),
+                clock=Clock(torch.tensor(round_number), torch.tensor(step), setting.clock_steps(exchange)),
+                rows=rows,
+            )
+
+        return at

@@ -1,0 +1,194 @@
+"""All clients at once: stacked states, `torch.func.vmap`, and a step that is traced once and replayed.
+
+Clients are taken in chunks that fit the cache, all local steps of one chunk before the next. The vmapped
+step is recorded as a flat graph of tensor operations on its first use for a shape; replaying it saves the
+transforms' bookkeeping, which for small models costs more than the arithmetic (see docs/performance.md).
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from idiolect.core import tree
+from idiolect.core.method import ClientState, Cohort, Exchange, Message, ServerState, Site
+from idiolect.core.objective import Batch
+from idiolect.core.schedule import Clock
+from idiolect.data.federation import Rows
+from idiolect.engines.base import Outcome, Setting, Traffic
+from idiolect.engines.batches import all_rows
+
+CHUNK_BYTES = 16 * 2**20  # parameters of one chunk: about what stays in the cache over a round
+MOST_CLIENTS = 256  # in a chunk, however small the model
+
+
+class Seat(NamedTuple):
+    """The part of a site that differs from client to client, stacked."""
+
+    client: Tensor
+    size: Tensor
+    steps: Tensor
+    key: Tensor
+    rows: Batch | tuple[()]
+
+
+class Vectorised:
+    """Runs chunks of clients as one."""
+
+    def __init__(self, setting: Setting, chunk: int | None = None) -> None:
+        self.setting = setting
+        params = setting.objective.initial_params()
+        size = sum(p.numel() * p.element_size() for p in params.values())
+        self.chunk = chunk or max(1, min(MOST_CLIENTS, CHUNK_BYTES // size))
+        self._recorded: dict[Any, Callable[..., Any]] = {}
+
+    def run(self, exchange: Exchange, server: ServerState, cohort: Cohort, round_number: int) -> Outcome:
+        """Carry out one exchange."""
+        cohort = self.setting.prepare(exchange, server, cohort, round_number)
+        traffic = Traffic(torch.zeros_like(cohort.ids), torch.zeros_like(cohort.ids))
+        arrived = cohort.select(cohort.replied)
+        weights = exchange.weights(server, arrived) if len(arrived) else None
+        replies = _Replies(weights)
+        for places in self._chunks(cohort.steps):
+            part = cohort.select(places)
+            down, up = self._work(exchange, server, part, round_number)
+            traffic.down[places] = bits_of_one(down, stacked=exchange.personal_down)
+            traffic.up[places[part.replied]] = bits_of_one(up, stacked=True)
+            ranks = torch.searchsorted(arrived.ids, part.ids[part.replied])
+            replies.add(tree.select(up, part.replied), ranks)
+        return Outcome(replies.total(), arrived, traffic, cohort.ids)
+
+    def survey(
+        self, look: Callable[[ClientState, Site], Any], part: Rows, ids: Tensor, round_number: int
+    ) -> Any:
+        """Apply a pure function to every client; the results are stacked."""
+        setting, results = self.setting, []
+        clock = Clock(torch.tensor(round_number), torch.tensor(0), 0)
+        for places in self._chunks(torch.zeros_like(ids)):
+            chosen = ids[places]
+            seat = self._seat(chosen, torch.zeros_like(chosen), round_number, part)
+            call = vmap(lambda client, seat: look(client, self._site(seat, clock)))
+            results.append(call(setting.states(chosen), seat))
+        return tree.concatenate(results)
+
+    def _chunks(self, steps: Tensor) -> Iterator[Tensor]:
+        """Places of the clients of each chunk; clients with similar work share one."""
+        order = steps.argsort(stable=True)
+        pieces = -(-len(order) // self.chunk)
+        return iter(order.tensor_split(pieces)) if pieces else iter(())
+
+    def _work(
+        self, exchange: Exchange, server: ServerState, part: Cohort, round_number: int
+    ) -> tuple[Message, Message]:
+        """The local work of one chunk: new states are stored, the messages returned."""
+        setting, batches = self.setting, self.setting.batches
+        clock = Clock(torch.tensor(round_number), torch.tensor(0), setting.clock_steps(exchange))
+        most = int(part.steps.max())
+        down = exchange.down(server, part.ids)
+        down_axis = 0 if exchange.personal_down else None
+        client = setting.states(part.ids)
+        data = setting.federation.train if exchange.sees_all_rows else None
+        seat = self._seat(part.ids, part.steps, round_number, data)
+
+        def begin(client: ClientState, down: Message, seat: Seat) -> Any:
+            return exchange.begin(client, down, self._site(seat, clock))
+
+        def finish(work: Any, client: ClientState, down: Message, seat: Seat) -> Any:
+            at_end = clock._replace(step=seat.steps)
+            return exchange.finish(work, client, down, self._site(seat, at_end))
+
+        work = vmap(begin, in_dims=(0, down_axis, 0))(client, down, seat)
+        draws = batches.draw(part.ids, round_number, most * exchange.batches_per_step)
+        weights = batches.weights(part.ids)
+        masked = bool((part.steps < most).any())
+        for step in range(most):
+            first = step * exchange.batches_per_step
+            drawn = tuple(
+                batches.gather(rows, weights) for rows in draws[first : first + exchange.batches_per_step]
+            )
+            now = clock._replace(step=torch.tensor(step))
+            work = self._step(exchange, masked, work, client, down, drawn, seat._replace(rows=()), now)
+        client, up = vmap(finish, in_dims=(0, 0, down_axis, 0))(work, client, down, seat)
+        setting.store.put(part.ids, client)
+        return down, up
+
+    def _step(self, exchange: Exchange, masked: bool, *state: Any) -> Any:
+        """One local step of a chunk, recorded on its first use for these shapes."""
+        *_, clock = state
+        arguments = (*state[:-1], clock.round, clock.step)
+        shapes = tuple((leaf.shape, leaf.dtype) for leaf in tree.leaves(arguments))
+        signature = (exchange, masked, clock.local_steps, shapes)
+        recorded = self._recorded.get(signature)
+        if recorded is None:
+            step = self._stacked_step(exchange, masked, clock.local_steps)
+            # Copies: were one tensor given twice, the recording could not tell its two roles apart.
+            recorded = self._recorded[signature] = make_fx(step)(*tree.map_tree(torch.clone, arguments))
+        return recorded(*arguments)
+
+    def _stacked_step(self, exchange: Exchange, masked: bool, local_steps: int) -> Callable[..., Any]:
+        """The step of a stack of clients; with a mask, those that have finished their work stand still."""
+
+        def one(
+            work: Any,
+            client: ClientState,
+            down: Message,
+            batches: tuple[Batch, ...],
+            seat: Seat,
+            round_number: Tensor,
+            step: Tensor,
+        ) -> Any:
+            site = self._site(seat, Clock(round_number, step, local_steps))
+            moved = exchange.step(work, client, down, batches, site)
+            return tree.where(step < seat.steps, moved, work) if masked else moved
+
+        down_axis = 0 if exchange.personal_down else None
+        return vmap(one, in_dims=(0, 0, down_axis, 0, 0, None, None))
+
+    def _seat(self, ids: Tensor, steps: Tensor, round_number: int, data: Rows | None) -> Seat:
+        setting = self.setting
+        rows: Batch | tuple[()] = ()
+        if data is not None:
+            rows = all_rows(setting.federation, data, ids, max(int(data.sizes.max()), 1))
+        sizes = setting.federation.train.sizes[ids]
+        return Seat(ids, sizes, steps, setting.client_key(ids, round_number), rows)
+
+    def _site(self, seat: Seat, clock: Clock) -> Site:
+        rows = seat.rows if isinstance(seat.rows, Batch) else None
+        return Site(self.setting.objective, seat.client, seat.size, seat.steps, seat.key, clock, rows)
+
+
+class _Replies:
+    """Uploads as they come in: summed at once where the server needs only the sum, else kept."""
+
+    def __init__(self, weights: Tensor | None) -> None:
+        self.weights = weights
+        self.parts: list[Message] = []
+        self.ranks: list[Tensor] = []
+
+    def add(self, uploads: Message, ranks: Tensor) -> None:
+        """Take the uploads of a chunk; `ranks` are their places among all replies."""
+        if not len(ranks):
+            return
+        if self.weights is None:
+            self.parts.append(uploads)
+            self.ranks.append(ranks)
+            return
+        share = tree.weighted_sum(uploads, self.weights[ranks])
+        self.parts = [tree.add(self.parts[0], share) if self.parts else share]
+
+    def total(self) -> Message | None:
+        """What the server gets; None if no reply arrived."""
+        if not self.parts:
+            return None
+        if self.weights is not None:
+            return self.parts[0]
+        order = torch.cat(self.ranks).argsort()
+        return tree.select(tree.concatenate(self.parts), order)
+
+
+def bits_of_one(message: Message, *, stacked: bool) -> int:
+    """The bits of one client's message, which may be a row of a stack."""
+    return tree.count_bits(tree.row(message, 0) if stacked else message)

@@ -1,0 +1,29 @@
+"""All methods by name."""
+
+import difflib
+
+from idiolect.core.method import Method
+from idiolect.errors import UserError
+from idiolect.methods.apfl import APFL
+from idiolect.methods.fedavg import FedAvg
+from idiolect.methods.local import Local
+
+METHODS: tuple[type[Method], ...] = (
+    Local,
+    FedAvg,
+    APFL,
+)
+
+
+def find_method(name: str) -> type[Method]:
+    """The method of that name or alias; case, spaces, dashes and underscores do not matter."""
+    names = {_plain(known): method for method in METHODS for known in (method.name, *method.aliases)}
+    if _plain(name) in names:
+        return names[_plain(name)]
+    near = difflib.get_close_matches(_plain(name), names, n=3, cutoff=0.4)
+    known = ", ".join(sorted({names[n].name for n in near} or {m.name for m in METHODS}))
+    raise UserError(f"method '{name}' is not known; the nearest known ones are: {known}")
+
+
+def _plain(name: str) -> str:
+    return "".join(c for c in name.lower() if c.isalnum())

@@ -1,0 +1,106 @@
+"""FedAvg (McMahan et al. 2017) and its localized model. Spec 6.1, 6.2.
+
+    client i:  w_i <- w;  repeat local_steps times:  w_i <- w_i - rate * grad f_i(w_i; batch)
+    server:    w <- sum over replies of a_i w_i,   a_i = 1/m  or  n_i / sum of n
+
+w is the shared model ("global"); w_i after the local steps is the client's "localized" model.
+"""
+
+from typing import Any, ClassVar, NamedTuple
+
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from idiolect.core.hyper import STRICT, hyper
+from idiolect.core.method import Cohort, Exchange, Info, LocalWork, Method, Population, PredictorKind, Site
+from idiolect.core.objective import Batch, Predictor
+from idiolect.core.optimizer import Optimizer
+from idiolect.core.schedule import Schedule
+from idiolect.core.tree import Params
+from idiolect.core.weighting import Weighting, reply_weights
+
+
+class Server(NamedTuple):
+    """The shared model w."""
+
+    w: Params
+
+
+class Client(NamedTuple):
+    """The last local copy w_i, and what the client's optimizer remembers."""
+
+    w: Params
+    optimizer: Any
+
+
+class Down(NamedTuple):
+    """To every client: the shared model."""
+
+    w: Params
+
+
+class Up(NamedTuple):
+    """From each client: its model after the local steps."""
+
+    w: Params
+
+
+class Work(NamedTuple):
+    """Changes with every local step."""
+
+    w: Params
+    optimizer: Any
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class FedAvg(Method, Exchange):
+    """Average of locally trained models."""
+
+    name: ClassVar[str] = "fedavg"
+    aliases: ClassVar[tuple[str, ...]] = ("fedavg-ft", "local-sgd")
+    paper: ClassVar[str] = "McMahan et al. 2017"
+    kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized")
+    relative_to: ClassVar[dict[str, str]] = {"w": "w"}
+
+    learning_rate: Schedule = hyper(0.1, "step size of the local steps", symbol="η", alias="lr")
+    local_steps: LocalWork = hyper(10, "local steps in a round", symbol="τ")
+    weighting: Weighting = hyper("uniform", "weights of the replies", symbol="a_i")
+    optimizer: Optimizer = hyper("sgd", "what turns gradients into steps")
+
+    def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
+        """w^0."""
+        return Server(params)
+
+    def client_init(self, server: Server, client: Tensor) -> Client:
+        """The shared model is the first local copy."""
+        return Client(server.w, self.optimizer.init(server.w))
+
+    def down(self, server: Server, ids: Tensor) -> Down:
+        """w."""
+        return Down(server.w)
+
+    def begin(self, client: Client, down: Down, site: Site) -> Work:
+        """w_i <- w."""
+        return Work(down.w, client.optimizer)
+
+    def step(self, work: Work, client: Client, down: Down, batches: tuple[Batch, ...], site: Site) -> Work:
+        """w_i <- w_i - rate * grad f_i(w_i; batch)."""
+        gradient = site.objective.gradient(work.w, batches[0])
+        rate = site.rate(self.learning_rate)
+        return Work(*self.optimizer.apply(work.w, gradient, work.optimizer, rate))
+
+    def finish(self, work: Work, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
+        """Keep and send w_i."""
+        return Client(work.w, work.optimizer), Up(work.w)
+
+    def weights(self, server: Server, cohort: Cohort) -> Tensor:
+        """a_i."""
+        return reply_weights(cohort, self.weighting)
+
+    def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
+        """w <- sum a_i w_i."""
+        return Server(replies.w), {}
+
+    def predictors(self, server: Server, client: Client, number: Tensor) -> dict[PredictorKind, Predictor]:
+        """The shared model, and the client's last local copy of it."""
+        return {"global": server.w, "localized": client.w}

@@ -1,0 +1,90 @@
+"""Training alone: what every client could do without the others. Spec 6.3.
+
+    client i:  v_i <- v_i - rate * grad f_i(v_i; batch)
+
+Nothing crosses. A client trains in the rounds in which it is asked, so that its number of steps is that
+of the other methods.
+"""
+
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from idiolect.core.hyper import STRICT, hyper
+from idiolect.core.method import Cohort, Exchange, Info, LocalWork, Method, Population, PredictorKind, Site
+from idiolect.core.objective import Batch, Predictor
+from idiolect.core.optimizer import Optimizer
+from idiolect.core.schedule import Schedule
+from idiolect.core.tree import Params
+
+
+class Server(NamedTuple):
+    """Only the common initial model."""
+
+    initial: Params
+
+
+class Client(NamedTuple):
+    """The client's own model v_i, and what its optimizer remembers."""
+
+    v: Params
+    optimizer: Any
+
+
+class Empty(NamedTuple):
+    """A message without content."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Local(Method, Exchange):
+    """Every client trains alone."""
+
+    name: ClassVar[str] = "local"
+    aliases: ClassVar[tuple[str, ...]] = ("local-only",)
+    kinds: ClassVar[tuple[PredictorKind, ...]] = ("personal",)
+
+    learning_rate: Schedule = hyper(0.1, "step size", symbol="η", alias="lr")
+    local_steps: LocalWork = hyper(10, "local steps in a round", symbol="τ")
+    optimizer: Optimizer = hyper("sgd", "what turns gradients into steps")
+
+    def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
+        """The common initial model."""
+        return Server(params)
+
+    def client_init(self, server: Server, client: Tensor) -> Client:
+        """Everybody starts from the common initial model."""
+        return Client(server.initial, self.optimizer.init(server.initial))
+
+    def down(self, server: Server, ids: Tensor) -> Empty:
+        """Nothing."""
+        return Empty()
+
+    def begin(self, client: Client, down: Empty, site: Site) -> Client:
+        """Go on with v_i."""
+        return client
+
+    def step(
+        self, work: Client, client: Client, down: Empty, batches: tuple[Batch, ...], site: Site
+    ) -> Client:
+        """v_i <- v_i - rate * grad f_i(v_i; batch)."""
+        gradient = site.objective.gradient(work.v, batches[0])
+        rate = site.rate(self.learning_rate)
+        return Client(*self.optimizer.apply(work.v, gradient, work.optimizer, rate))
+
+    def finish(self, work: Client, client: Client, down: Empty, site: Site) -> tuple[Client, Empty]:
+        """Keep v_i, send nothing."""
+        return work, Empty()
+
+    def weights(self, server: Server, cohort: Cohort) -> Tensor:
+        """There is nothing to sum."""
+        return torch.ones(len(cohort), dtype=torch.float64)
+
+    def absorb(self, server: Server, replies: Empty, cohort: Cohort) -> tuple[Server, Info]:
+        """The server learns nothing."""
+        return server, {}
+
+    def predictors(self, server: Server, client: Client, number: Tensor) -> dict[PredictorKind, Predictor]:
+        """The client's own model."""
+        return {"personal": client.v}

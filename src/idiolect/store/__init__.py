@@ -1,0 +1,1 @@
+"""Where client states, checkpoints and run logs live."""
