@@ -28,7 +28,7 @@ class BitReader:
         """The next `count` bits."""
         end = self._position + count
         if end > len(self._bits):
-            raise _mismatch(f"it has {len(self._bits)} bits and the message needs at least {end}")
+            raise mismatch(f"it has {len(self._bits)} bits and the message needs at least {end}")
         taken = self._bits[self._position : end]
         self._position = end
         return taken
@@ -38,7 +38,7 @@ class BitReader:
         window = self._bits[self._position : self._position + longest]
         ends = np.flatnonzero(window)[:count] + 1
         if len(ends) < count:
-            raise _mismatch(f"it names {len(ends)} positions and the message needs {count}")
+            raise mismatch(f"it names {len(ends)} positions and the message needs {count}")
         self._position += int(ends[-1]) if count else 0
         return ends
 
@@ -46,10 +46,11 @@ class BitReader:
         """Check that nothing is left but the zeros that fill the last byte."""
         rest = self._bits[self._position :]
         if len(rest) >= 8 or rest.any():
-            raise _mismatch(f"it has {len(self._bits)} bits and the message ends after {self._position}")
+            raise mismatch(f"it has {len(self._bits)} bits and the message ends after {self._position}")
 
 
-def _mismatch(what: str) -> UserError:
+def mismatch(what: str) -> UserError:
+    """The error for a payload that cannot be the message expected."""
     return UserError(
         f"the payload does not fit: {what}; both ends must use the same codec, options, shape and dtype"
     )
@@ -117,7 +118,7 @@ def read_positions(reader: BitReader, count: int, size: int) -> Mask:
     high = np.diff(reader.take_ones(named, longest=named + (size >> parameter)), prepend=0) - 1
     positions = np.cumsum((high << parameter) + low + 1) - 1
     if named and positions[-1] >= size:
-        raise _mismatch(f"it names position {positions[-1]} and the tensor has {size} entries")
+        raise mismatch(f"it names position {positions[-1]} and the tensor has {size} entries")
     mask = np.full(size, names_the_rest)
     mask[positions] = not names_the_rest
     return mask

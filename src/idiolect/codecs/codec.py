@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from idiolect.codecs.bits import BitReader, Bits, pack, read_words, write_words
+from idiolect.codecs.bits import BitReader, Bits, Words, mismatch, pack, read_words, write_words
 from idiolect.errors import UserError
 
 _CHUNK_ENTRIES = 1 << 20  # rows are worked on in pieces that stay in the processor's cache
@@ -123,14 +123,36 @@ def write_floats(values: Tensor) -> Bits:
 
 def read_floats(reader: BitReader, count: int, dtype: torch.dtype) -> Tensor:
     """The inverse of `write_floats`."""
-    words = read_words(reader, count, dtype.itemsize * 8)
-    return torch.from_numpy(words.view(f"i{dtype.itemsize}")).view(dtype)
+    return _as_floats(read_words(reader, count, dtype.itemsize * 8), dtype)
+
+
+def write_magnitude(value: Tensor) -> Bits:
+    """The bit pattern of one number that is not negative, without its bit of sign."""
+    return write_floats(value.reshape(1))[1:]
+
+
+def read_magnitude(reader: BitReader, dtype: torch.dtype) -> Tensor:
+    """The inverse of `write_magnitude`."""
+    return _as_floats(read_words(reader, 1, dtype.itemsize * 8 - 1), dtype)
+
+
+def _as_floats(words: Words, dtype: torch.dtype) -> Tensor:
+    values = torch.from_numpy(words.view(f"i{dtype.itemsize}")).view(dtype)
+    if not values.isfinite().all():
+        raise mismatch("it carries a number that is not finite")
+    return values
 
 
 def saturate(values: Tensor, dtype: torch.dtype) -> Tensor:
     """Round to `dtype`; what is too large for it becomes its largest finite number."""
     largest = torch.finfo(dtype).max
     return values.clamp(-largest, largest).to(dtype)
+
+
+def over_largest(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Every row x as x / M in [-1, 1] with its M = max |x|, [m, 1]; a row of zeros stays one."""
+    largest = rows.abs().amax(dim=-1, keepdim=True)
+    return rows / torch.where(largest > 0, largest, 1.0), largest
 
 
 def constant_bits(bits: int, rows: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from idiolect.codecs.bits import BitReader, Bits, read_words, write_words
-from idiolect.codecs.codec import Codec, constant_bits, read_floats, write_floats
+from idiolect.codecs.codec import Codec, constant_bits, over_largest, read_floats, write_floats
 from idiolect.core import rng
 from idiolect.errors import UserError
 
@@ -24,8 +24,8 @@ class Linear(Codec):
 
     def operator(self, rows: Tensor, keys: Tensor | None) -> Tensor:
         """The nearest level of every entry."""
-        largest = _largest_magnitude(rows)
-        return _from_levels((_ratios(rows, largest) * _levels(_LINEAR_BITS)).round(), largest, _LINEAR_BITS)
+        ratios, largest = over_largest(rows)
+        return _from_levels((ratios * _levels(_LINEAR_BITS)).round(), largest, _LINEAR_BITS)
 
     def count_bits(self, compressed: Tensor) -> Tensor:
         """M and n integers."""
@@ -57,8 +57,8 @@ class Stochastic(Codec):
             raise UserError(
                 "stochastic quantisation was given no key: pass a key of idiolect.core.rng for each row"
             )
-        largest = _largest_magnitude(rows)
-        exact = _ratios(rows, largest).to(torch.float64) * _levels(self.bits)
+        ratios, largest = over_largest(rows)
+        exact = ratios.to(torch.float64) * _levels(self.bits)
         lower = exact.floor()
         rounded = lower + (rng.uniform(keys, rows.shape[1]) < exact - lower)
         return _from_levels(rounded.to(rows.dtype), largest, self.bits)
@@ -81,15 +81,6 @@ def _levels(bits: int) -> int:
     return (1 << (bits - 1)) - 1
 
 
-def _largest_magnitude(rows: Tensor) -> Tensor:
-    return rows.abs().amax(dim=-1, keepdim=True)
-
-
-def _ratios(rows: Tensor, largest: Tensor) -> Tensor:
-    """The ratios x / M in [-1, 1], and 0 for a vector of zeros."""
-    return rows / torch.where(largest > 0, largest, 1.0)
-
-
 def _from_levels(integers: Tensor, largest: Tensor, bits: int) -> Tensor:
     """M · integer / s. Divided first, so that the largest entry is M itself and M can be read off C(x)."""
     return largest * (integers / _levels(bits)) + 0.0  # + 0.0 turns -0.0 into 0.0
@@ -100,8 +91,8 @@ def _quantised_bits(compressed: Tensor, bits: int) -> Tensor:
 
 
 def _write_quantised(compressed: Tensor, bits: int) -> Bits:
-    largest = _largest_magnitude(compressed)
-    integers = (_ratios(compressed, largest) * _levels(bits)).round() + _levels(bits)
+    ratios, largest = over_largest(compressed)
+    integers = (ratios * _levels(bits)).round() + _levels(bits)
     words = integers.to(torch.int32).cpu().numpy()
     return np.concatenate([write_floats(largest), write_words(words, bits)])
 

@@ -20,13 +20,22 @@ from idiolect.codecs.bits import (
     Bits,
     Integers,
     Mask,
+    mismatch,
     position_bits,
     read_positions,
     read_words,
     write_positions,
     write_words,
 )
-from idiolect.codecs.codec import Codec, read_floats, saturate, write_floats
+from idiolect.codecs.codec import (
+    Codec,
+    over_largest,
+    read_floats,
+    read_magnitude,
+    saturate,
+    write_floats,
+    write_magnitude,
+)
 
 
 @dataclass(frozen=True)
@@ -45,8 +54,7 @@ class SparseTernary(Codec):
     def operator(self, rows: Tensor, keys: Tensor | None) -> Tensor:
         """ST of every row."""
         chosen, magnitudes = _largest(rows, kept_count(rows.shape[1], self.keep))
-        mean = _sum_in_fixed_order(magnitudes.to(torch.float64)) / magnitudes.shape[1]
-        return mean.to(rows.dtype) * (rows.sign() * chosen) + 0.0  # + 0.0 turns -0.0 into 0.0
+        return _mean(magnitudes) * (rows.sign() * chosen) + 0.0  # + 0.0 turns -0.0 into 0.0
 
     def count_bits(self, compressed: Tensor) -> Tensor:
         """The support, the signs and the magnitude."""
@@ -58,16 +66,14 @@ class SparseTernary(Codec):
         """The message of one vector with values in {-μ, 0, μ}."""
         sent = _is_sent(compressed)
         negative = (compressed < 0).cpu().numpy()[sent].astype(np.uint8)
-        magnitude = write_floats(compressed.abs().amax().reshape(1))[1:]
+        magnitude = write_magnitude(compressed.abs().amax())
         return np.concatenate([_write_support(sent, self.keep), negative, magnitude])
 
     def read(self, reader: BitReader, size: int, dtype: torch.dtype) -> Tensor:
         """The inverse of `write`."""
         sent = _read_support(reader, size, self.keep)
         signs = torch.from_numpy(1.0 - 2.0 * reader.take(sent.sum())).to(dtype)
-        word = read_words(reader, 1, dtype.itemsize * 8 - 1)
-        magnitude = torch.from_numpy(word.view(f"f{dtype.itemsize}"))
-        return _fill(sent, magnitude * signs)
+        return _fill(sent, read_magnitude(reader, dtype) * signs)
 
 
 @dataclass(frozen=True)
@@ -143,6 +149,12 @@ def _largest(rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return above | (equal & (equal.cumsum(dim=1, dtype=torch.int32) <= missing)), largest
 
 
+def _mean(rows: Tensor) -> Tensor:
+    """The mean of every row, [m, 1]. It cannot overflow, and the mean of equal numbers is that number."""
+    ratios, largest = over_largest(rows.to(torch.float64))
+    return (largest * (_sum_in_fixed_order(ratios) / rows.shape[1])).to(rows.dtype)
+
+
 def _sum_in_fixed_order(rows: Tensor) -> Tensor:
     """The sum of every row, [m, 1], by folding it in half again and again.
 
@@ -175,6 +187,8 @@ def _read_support(reader: BitReader, size: int, keep: float) -> Mask:
     k = kept_count(size, keep)
     fewer = bool(reader.take(1)[0])
     count = int(read_words(reader, 1, _count_width(k))[0]) if fewer else k
+    if fewer and count >= k:
+        raise mismatch(f"it announces {count} entries, which is not fewer than {k}")
     return read_positions(reader, count, size)
 
 

@@ -1,4 +1,7 @@
-"""Codecs over messages: a tree of tensors compressed one by one (`per_tensor`) or as one vector (`flat`)."""
+"""Codecs over messages: a tree of tensors compressed one by one (`per_tensor`) or as one vector (`flat`).
+
+A tree holds at least one tensor: a part of a message that is empty is not sent.
+"""
 
 from collections.abc import Iterable
 from typing import Literal, TypeVar, get_args
@@ -10,7 +13,7 @@ from torch import Tensor
 from idiolect.codecs.bits import BitReader, pack
 from idiolect.codecs.codec import Codec, Encoded
 from idiolect.core import rng
-from idiolect.core.tree import Tree, leaves, map_tree, row
+from idiolect.core.tree import Tree, leaves, map_tree, repeat, row
 from idiolect.errors import UserError
 
 T = TypeVar("T")
@@ -34,29 +37,25 @@ def compress_tree(
 ) -> tuple[T, int]:
     """What a receiver gets of one tree, and the bits of the message."""
     keys = None if key is None else key.reshape(1)
-    compressed, bits = compress_tree_rows(codec, _as_one_row(tree), scope, keys)
+    compressed, bits = compress_tree_rows(codec, repeat(tree, 1), scope, keys)
     return row(compressed, 0), int(bits)
 
 
 def encode_tree(codec: Codec, tree: Tree, scope: Scope = "per_tensor", key: Tensor | None = None) -> Encoded:
     """The message that carries a tree: those of its vectors without a gap, in the order of `leaves`."""
     compressed, _ = compress_tree(codec, tree, scope, key)
-    messages = [codec.write(rows[0]) for rows in _vectors(_as_one_row(compressed), scope)]
+    messages = [codec.write(rows[0]) for rows in _vectors(repeat(compressed, 1), scope)]
     bits = np.concatenate(messages)
     return Encoded(pack(bits), len(bits))
 
 
 def decode_tree(codec: Codec, payload: bytes, like: T, scope: Scope = "per_tensor") -> T:
     """What a message carries; `like` is any tree of the same structure, shapes and dtypes."""
-    template = _as_one_row(like)
+    template = repeat(like, 1)
     reader = BitReader(payload)
     vectors = [codec.read(reader, rows.shape[1], rows.dtype)[None] for rows in _vectors(template, scope)]
     reader.finish()
     return row(_rebuild(vectors, template, scope), 0)
-
-
-def _as_one_row(tree: T) -> T:
-    return map_tree(lambda leaf: None if leaf is None else leaf[None], tree)
 
 
 def _vectors(stacked: Tree, scope: Scope) -> list[Tensor]:
@@ -82,4 +81,4 @@ def _rebuild(vectors: list[Tensor], stacked: T, scope: Scope) -> T:
     if scope == "flat":
         parts = torch.split(vectors[0], [leaf[0].numel() for leaf in leaves(stacked)], dim=1)
     remaining = iter(parts)
-    return map_tree(lambda leaf: None if leaf is None else next(remaining).reshape(leaf.shape), stacked)
+    return map_tree(lambda leaf: next(remaining).reshape(leaf.shape), stacked)
