@@ -87,7 +87,7 @@ class Simulation:
         def look(client: ClientState, site: Site) -> Any:
             return self.method.predictors(self.server, client, site.client)
 
-        return self.engine.survey(look, self.federation.train, self._ids(ids), self.round)
+        return self._survey(look, self.federation.train, self._ids(ids))
 
     def predictor(self, client: int) -> dict[PredictorKind, Predictor]:
         """The models of one client, by kind."""
@@ -95,7 +95,22 @@ class Simulation:
 
     def survey(self, look: Callable[[ClientState, Site], Any], part: Rows) -> Any:
         """Apply a pure function to every client and its rows in one part of the data; stacked."""
-        return self.engine.survey(look, part, self._ids(None), self.round)
+        return self._survey(look, part, self._ids(None))
+
+    def _survey(self, look: Callable[[ClientState, Site], Any], part: Rows, ids: Tensor) -> Any:
+        """Look at clients as they predict: adapted to the server's latest model where the method says so."""
+        if not self.method.adapts:
+            return self.engine.survey(look, part, ids, self.round)
+
+        def adapt(client: ClientState, site: Site) -> ClientState:
+            return self.method.adapt(self.server, client, site)
+
+        def look_adapted(client: ClientState, site: Site) -> Any:
+            place = (ids == site.client).to(torch.int64).argmax()
+            return look(tree.row(adapted, place), site)
+
+        adapted = self.engine.survey(adapt, self.federation.train, ids, self.round)
+        return self.engine.survey(look_adapted, part, ids, self.round)
 
     def _ids(self, ids: Tensor | None) -> Tensor:
         return torch.arange(len(self.federation)) if ids is None else ids

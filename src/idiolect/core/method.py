@@ -93,6 +93,12 @@ class Cohort:
         assert self.local_steps is not None, "set by the engine for each exchange"
         return torch.minimum(self.local_steps, (self.work * (self.local_steps + 1)).long())
 
+    @property
+    def complete(self) -> Tensor:
+        """Who completes all of its local steps, bool[m]."""
+        assert self.local_steps is not None, "set by the engine for each exchange"
+        return self.steps == self.local_steps
+
     def select(self, chosen: Tensor) -> "Cohort":
         """The part of the cohort that a mask or an index names."""
         return Cohort(
@@ -189,6 +195,7 @@ class Method(ABC):
     aliases: ClassVar[tuple[str, ...]] = ()
     paper: ClassVar[str] = ""
     kinds: ClassVar[tuple[PredictorKind, ...]]  # the predictors it has; the last is the one it is judged by
+    adapts: ClassVar[bool] = False  # whether a client trains on the server's latest model to predict with it
 
     @abstractmethod
     def server_init(self, params: Params, population: Population, key: Tensor) -> ServerState:
@@ -206,6 +213,13 @@ class Method(ABC):
     def end_round(self, server: ServerState) -> ServerState:
         """The server after a round, whether or not anybody replied (to advance a counter or an epoch)."""
         return server
+
+    def adapt(self, server: ServerState, client: ClientState, site: Site) -> ClientState:
+        """The client as it predicts, for a method that `adapts`; `site.all_rows` are its training rows.
+
+        Only looked at, never stored: the next round goes on from the state as it was.
+        """
+        return client
 
     @abstractmethod
     def predictors(
