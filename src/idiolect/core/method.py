@@ -19,6 +19,7 @@ from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass as checked_dataclass
 from torch import Tensor
 
+from idiolect.core import tree
 from idiolect.core.hyper import STRICT
 from idiolect.core.objective import Batch, Objective, Predictor
 from idiolect.core.schedule import Clock, Schedule
@@ -30,6 +31,7 @@ ClientState = Any
 Work = Any  # what a client changes from local step to local step
 Message = Any
 Info = dict[str, Tensor]  # diagnostics of one round: logged, never needed by the next step
+Bits = dict[str, Tensor]  # part of a message -> int64[m]: its size on the wire for each of m clients
 
 PredictorKind = Literal["global", "localized", "personal", "group"]
 
@@ -73,7 +75,7 @@ class Cohort:
     ids: Tensor  # int64[m], ascending
     work: Tensor  # float64[m]: the fraction of the local work that each completes; 0 is inactive
     replied: Tensor  # bool[m]: whose reply arrives
-    inclusion: Tensor  # float64[m]: the probability with which each was asked
+    inclusion: Tensor  # float64[m]: the probability with which each was asked (how often, if draws repeat)
     population: Population
     local_steps: Tensor | None = None  # int64[m]: full local work of each, set for each exchange
     multiplicity: Tensor | None = None  # float64[m]: how often each was drawn, where draws can repeat
@@ -186,6 +188,22 @@ class Exchange(ABC):
     @abstractmethod
     def absorb(self, server: ServerState, replies: Message, cohort: Cohort) -> tuple[ServerState, Info]:
         """The server's new state, from the weighted sum of the uploads or from their stack."""
+
+    def down_bits(self, server: ServerState, down: Message, ids: Tensor) -> Bits:
+        """What `down` costs on the wire for each id, by part; here every tensor at its own width."""
+        return plain_bits(down, len(ids), stacked=self.personal_down)
+
+    def up_bits(self, uploads: Message, ids: Tensor) -> Bits:
+        """What each of the stacked uploads costs on the wire, by part."""
+        return plain_bits(uploads, len(ids), stacked=True)
+
+
+def plain_bits(message: Message, clients: int, *, stacked: bool) -> Bits:
+    """The size of one client's message for each of them, by the message's fields."""
+    one = tree.row(message, 0) if stacked else message
+    fields = one._asdict() if hasattr(one, "_asdict") else {"message": one}
+    sizes = {name: tree.count_bits(part) for name, part in fields.items()}
+    return {name: torch.full((clients,), size) for name, size in sizes.items() if size}
 
 
 class Method(ABC):

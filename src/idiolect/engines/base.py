@@ -8,18 +8,25 @@ from torch import Tensor
 from torch.func import vmap
 
 from idiolect.core import rng, tree
-from idiolect.core.method import ClientState, Cohort, Exchange, Message, Method, ServerState, Site
+from idiolect.core.method import Bits, ClientState, Cohort, Exchange, Message, Method, ServerState, Site
 from idiolect.core.objective import Objective
 from idiolect.data.federation import Federation, Rows
 from idiolect.engines.batches import Batches
 from idiolect.store.base import Store
 
 
-class Traffic(NamedTuple):
-    """Bits that crossed in one exchange, for each asked client."""
+class Traffic:
+    """Bits that crossed in one exchange, by part of the message, for each asked client."""
 
-    down: Tensor  # int64[asked]
-    up: Tensor  # int64[asked]: zero where the reply was lost
+    def __init__(self, asked: int) -> None:
+        self.asked = asked
+        self.down: Bits = {}  # part -> int64[asked]
+        self.up: Bits = {}  # part -> int64[asked]: zero where the reply was lost
+
+    def record(self, direction: Bits, places: Tensor, bits: Bits) -> None:
+        """Note what the clients at some places received (`self.down`) or sent (`self.up`)."""
+        for part, sizes in bits.items():
+            direction.setdefault(part, torch.zeros(self.asked, dtype=torch.int64))[places] = sizes
 
 
 class Outcome(NamedTuple):

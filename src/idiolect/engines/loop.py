@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from idiolect.core.method import Info, ServerState
+from idiolect.core.method import Bits, Info, ServerState
 from idiolect.engines.base import Engine
 from idiolect.participation.sampling import Plan
 
@@ -16,7 +16,9 @@ class RoundResult(NamedTuple):
     server: ServerState
     info: Info
     down_bits: Tensor  # int64[clients]
-    up_bits: Tensor  # int64[clients]
+    up_bits: Tensor  # int64[clients]: of the replies that arrived
+    down_parts: Bits  # the same by named part of the messages: part -> int64[clients]
+    up_parts: Bits
 
 
 def play_round(engine: Engine, plan: Plan, server: ServerState, round_number: int) -> RoundResult:
@@ -26,15 +28,28 @@ def play_round(engine: Engine, plan: Plan, server: ServerState, round_number: in
     cohort = plan.cohort(setting.seed, round_number, sizes)
     admit_newcomers(engine, plan, server, round_number)
     info: Info = {}
-    down_bits, up_bits = torch.zeros_like(sizes), torch.zeros_like(sizes)
+    down, up = _Ledger(sizes), _Ledger(sizes)
     for exchange in setting.method.exchanges(server):
         outcome = engine.run(exchange, server, cohort, round_number)
-        down_bits.index_add_(0, outcome.asked, outcome.traffic.down)
-        up_bits.index_add_(0, outcome.asked, outcome.traffic.up)
+        down.add(outcome.asked, outcome.traffic.down)
+        up.add(outcome.asked, outcome.traffic.up)
         if outcome.replies is not None:
-            server, news = exchange.absorb(server, outcome.replies, outcome.arrived)
-            info |= news
-    return RoundResult(setting.method.end_round(server), info, down_bits, up_bits)
+            server, diagnostics = exchange.absorb(server, outcome.replies, outcome.arrived)
+            info |= diagnostics
+    return RoundResult(setting.method.end_round(server), info, down.total, up.total, down.parts, up.parts)
+
+
+class _Ledger:
+    """Bits of all exchanges of a round in one direction, for each client there is."""
+
+    def __init__(self, clients: Tensor) -> None:
+        self.total = torch.zeros_like(clients)
+        self.parts: Bits = {}
+
+    def add(self, asked: Tensor, traffic: Bits) -> None:
+        for part, bits in traffic.items():
+            self.parts.setdefault(part, torch.zeros_like(self.total)).index_add_(0, asked, bits)
+            self.total.index_add_(0, asked, bits)
 
 
 def admit_newcomers(engine: Engine, plan: Plan, server: ServerState, round_number: int) -> None:

@@ -23,16 +23,16 @@ class Sequential:
     def run(self, exchange: Exchange, server: ServerState, cohort: Cohort, round_number: int) -> Outcome:
         """Carry out one exchange."""
         cohort = self.setting.prepare(exchange, server, cohort, round_number)
-        traffic = Traffic(torch.zeros_like(cohort.ids), torch.zeros_like(cohort.ids))
+        traffic = Traffic(len(cohort))
         uploads = []
         for place in range(len(cohort)):
-            down = exchange.down(server, cohort.ids[place : place + 1])
-            if exchange.personal_down:
-                down = tree.row(down, 0)
-            up = self.work(exchange, down, cohort.select(torch.tensor([place])), round_number)
-            traffic.down[place] = tree.count_bits(down)
-            if cohort.replied[place]:
-                traffic.up[place] = tree.count_bits(up)
+            here = torch.tensor([place])
+            one = cohort.select(here)
+            down = exchange.down(server, one.ids)
+            traffic.record(traffic.down, here, exchange.down_bits(server, down, one.ids))
+            up = self.work(exchange, tree.row(down, 0) if exchange.personal_down else down, one, round_number)
+            if one.replied:
+                traffic.record(traffic.up, here, exchange.up_bits(tree.stack([up]), one.ids))
                 uploads.append(up)
         arrived = cohort.select(cohort.replied)
         return Outcome(combine(exchange, server, uploads, arrived), arrived, traffic, cohort.ids)

@@ -48,17 +48,19 @@ class Vectorised:
     def run(self, exchange: Exchange, server: ServerState, cohort: Cohort, round_number: int) -> Outcome:
         """Carry out one exchange."""
         cohort = self.setting.prepare(exchange, server, cohort, round_number)
-        traffic = Traffic(torch.zeros_like(cohort.ids), torch.zeros_like(cohort.ids))
+        traffic = Traffic(len(cohort))
         arrived = cohort.select(cohort.replied)
         weights = exchange.weights(server, arrived) if len(arrived) else None
         replies = _Replies(weights)
         for places in self._chunks(cohort.steps):
             part = cohort.select(places)
             down, up = self._work(exchange, server, part, round_number)
-            traffic.down[places] = bits_of_one(down, stacked=exchange.personal_down)
-            traffic.up[places[part.replied]] = bits_of_one(up, stacked=True)
-            ranks = torch.searchsorted(arrived.ids, part.ids[part.replied])
-            replies.add(tree.select(up, part.replied), ranks)
+            traffic.record(traffic.down, places, exchange.down_bits(server, down, part.ids))
+            if not part.replied.any():
+                continue
+            up, ids = tree.select(up, part.replied), part.ids[part.replied]
+            traffic.record(traffic.up, places[part.replied], exchange.up_bits(up, ids))
+            replies.add(up, torch.searchsorted(arrived.ids, ids))
         return Outcome(replies.total(), arrived, traffic, cohort.ids)
 
     def survey(
@@ -170,8 +172,6 @@ class _Replies:
 
     def add(self, uploads: Message, ranks: Tensor) -> None:
         """Take the uploads of a chunk; `ranks` are their places among all replies."""
-        if not len(ranks):
-            return
         if self.weights is None:
             self.parts.append(uploads)
             self.ranks.append(ranks)
@@ -187,8 +187,3 @@ class _Replies:
             return self.parts[0]
         order = torch.cat(self.ranks).argsort()
         return tree.select(tree.concatenate(self.parts), order)
-
-
-def bits_of_one(message: Message, *, stacked: bool) -> int:
-    """The bits of one client's message, which may be a row of a stack."""
-    return tree.count_bits(tree.row(message, 0) if stacked else message)
