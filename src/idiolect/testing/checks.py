@@ -1,0 +1,297 @@
+"""The contract of a method as checks that any method, also a user's own, can be put through."""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args, get_type_hints
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from idiolect.core import tree
+from idiolect.core.method import Cohort, Method, PredictorKind
+from idiolect.core.tree import Tree
+from idiolect.participation.sampling import Uniform
+from idiolect.simulation import EngineName, Simulation
+from idiolect.testing.problems import Quadratics, small_network, uneven_classification
+
+ROUNDS = 4
+EQUAL = 1e-9  # relative, in float64, between computations that differ in the order of operations
+CONVERGED = 1e-6
+
+
+class MethodError(AssertionError):
+    """A method breaks its contract; the message has one line for each broken clause."""
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """A claim that one kind of model of the method equals some kind of another method's, always."""
+
+    kind: PredictorKind
+    other: Method
+    other_kind: PredictorKind
+
+
+FixedPoint = Callable[[Quadratics], Mapping[PredictorKind, Tensor]]
+
+
+def check_method(
+    method: Method,
+    *,
+    reductions: Sequence[Reduction] = (),
+    fixed_point: FixedPoint | None = None,
+    rounds_to_fixed_point: int = 300,
+) -> None:
+    """Put a method through its contract; raise `MethodError` naming each clause that it breaks.
+
+    `reductions` are claims of equality with other methods. `fixed_point` says where the method's models
+    end on asymmetric quadratics, one row for each client; without it that clause is not checked.
+    """
+    clauses: list[tuple[str, Callable[[], None]]] = [
+        ("inputs are not changed", lambda: _inputs_unchanged(method)),
+        ("messages are of their declared type", lambda: _messages_typed(method)),
+        ("nothing but messages crosses, nothing but states is remembered", lambda: _only_messages(method)),
+        ("states survive serialisation", lambda: _states_survive(method)),
+        ("vectorised equals sequential", lambda: _engines_agree(method, Uniform(rate=0.7))),
+        ("masked steps are no-ops", lambda: _engines_agree(method, PartialWork())),
+        ("the order of clients is irrelevant", lambda: _order_irrelevant(method)),
+        ("a client can join at any round", lambda: _newcomers_welcome(method)),
+        *((f"reduces to {r.other.name}", lambda r=r: _reduces(method, r)) for r in reductions),
+    ]
+    if fixed_point is not None:
+        clauses.append(
+            ("reaches its fixed point", lambda: _reaches(method, fixed_point, rounds_to_fixed_point))
+        )
+    broken = [f"{title}: {problem}" for title, clause in clauses if (problem := _problem_of(clause))]
+    if broken:
+        raise MethodError(f"{type(method).__name__} breaks its contract\n" + "\n".join(broken))
+
+
+@dataclass(frozen=True)
+class PartialWork:
+    """Everybody is asked; client i completes a share of the work that depends on i and the round."""
+
+    joins: Mapping[int, int] | None = None  # client -> the round in which it arrives
+
+    def cohort(self, seed: int, round_number: int, sizes: Tensor) -> Cohort:
+        """All present clients, the last reply of every other round lost."""
+        plan = Uniform().cohort(seed, round_number, sizes)
+        ids = self.present(round_number, len(sizes)).nonzero()[:, 0]
+        work = ((ids + round_number) % 3 + 1).double() / 3
+        replied = (ids < len(sizes) - 1) | (torch.tensor(round_number) % 2 == 0)
+        population = type(plan.population)(sizes, self.present(round_number, len(sizes)))
+        return Cohort(ids, work, replied, torch.ones(len(ids), dtype=torch.float64), population)
+
+    def present(self, round_number: int, clients: int) -> Tensor:
+        """Everybody but those who arrive later."""
+        joins = self.joins or {}
+        return torch.tensor([joins.get(c, 0) <= round_number for c in range(clients)])
+
+
+def simulate(method: Any, engine: EngineName = "sequential", plan: Any = None, **options: Any) -> Simulation:
+    """The method on an uneven classification problem in float64."""
+    settings: dict[str, Any] = {"batch_size": 5, "weight_decay": 0.01, "seed": 3} | options
+    return Simulation(
+        method,
+        small_network,
+        uneven_classification(),
+        plan=plan,
+        engine=engine,
+        dtype=torch.float64,
+        **settings,
+    )
+
+
+def _problem_of(clause: Callable[[], None]) -> str:
+    try:
+        clause()
+    except Exception as error:  # a broken method may fail in any way; the report names the clause
+        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    return ""
+
+
+def _require_equal(ours: Tree, theirs: Tree, tolerance: float) -> None:
+    a, b = tree.to_named(ours), tree.to_named(theirs)
+    if a.keys() != b.keys():
+        raise AssertionError(f"the fields differ: {sorted(a.keys() ^ b.keys())}")
+    for name in a:
+        scale = max(float(b[name].abs().max()) if b[name].numel() else 0.0, 1.0)
+        apart = float((a[name].double() - b[name].double()).abs().max()) if b[name].numel() else 0.0
+        if not apart <= tolerance * scale:
+            raise AssertionError(f"{name} differs by {apart:.3g}")
+
+
+def _everything(simulation: Simulation) -> Tree:
+    return (simulation.server, simulation.clients(), simulation.predictors())
+
+
+def _through_bytes(state: Tree) -> Tree:
+    named = {name: value.detach().clone().contiguous() for name, value in tree.to_named(state).items()}
+    return tree.from_named(load(save(named)), state)
+
+
+class _Delegate:
+    """Stands before an exchange or a method; what it does not define goes to the one behind."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+class _Watched(_Delegate):
+    """Compares every argument before and after every call."""
+
+    _CALLS = ("down", "begin", "step", "finish", "absorb", "weights", "predictors", "end_round")
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self.inner, name)
+        if name == "exchanges":
+            return lambda server: [_Watched(exchange) for exchange in attribute(server)]
+        if name not in self._CALLS:
+            return attribute
+
+        def call(*arguments: Any) -> Any:
+            trees = [a for a in arguments if isinstance(a, dict | tuple | Tensor)]
+            before = tree.map_tree(torch.clone, trees)
+            result = attribute(*arguments)
+            for old, new in zip(tree.leaves(before), tree.leaves(trees), strict=True):
+                if not torch.equal(old, new):
+                    raise AssertionError(f"{name} changes one of its arguments")
+            return result
+
+        return call
+
+
+class _Wired(_Delegate):
+    """Server half and client half as two copies of a method, with bytes between them."""
+
+    def __init__(self, server_half: Any, client_half: Any) -> None:
+        super().__init__(server_half)
+        self.client_half = client_half
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "exchanges":
+            return self._exchanges
+        if name in ("begin", "step", "client_init"):
+            return getattr(self.client_half, name)
+        if name == "down":
+            return lambda server, ids: _through_bytes(self.inner.down(server, ids))
+        if name == "finish":
+            return lambda *arguments: tuple(
+                _through_bytes(part) for part in self.client_half.finish(*arguments)
+            )
+        return getattr(self.inner, name)
+
+    def _exchanges(self, server: Any) -> list["_Wired"]:
+        pairs = zip(self.inner.exchanges(server), self.client_half.exchanges(server), strict=True)
+        return [_Wired(ours, theirs) for ours, theirs in pairs]
+
+
+def _inputs_unchanged(method: Method) -> None:
+    simulate(_Watched(copy.deepcopy(method)), plan=PartialWork()).play(2)
+
+
+def _messages_typed(method: Method) -> None:
+    simulation = simulate(copy.deepcopy(method))
+    for exchange in simulation.method.exchanges(simulation.server):
+        down_type = get_type_hints(type(exchange).down)["return"]
+        up_type = get_args(get_type_hints(type(exchange).finish)["return"])[1]
+        down = exchange.down(simulation.server, torch.arange(1))
+        _require_type("down", down, down_type)
+        finish = exchange.finish
+
+        def checked(*arguments: Any, finish: Any = finish, up_type: Any = up_type) -> Any:
+            client, up = finish(*arguments)
+            _require_type("finish", up, up_type)
+            return client, up
+
+        watched = _Delegate(exchange)
+        watched.finish = checked  # type: ignore[attr-defined]
+        cohort = Uniform().cohort(0, 0, simulation.federation.train.sizes)
+        simulation.engine.run(watched, simulation.server, cohort, 0)  # type: ignore[arg-type]
+
+
+def _require_type(call: str, message: Any, declared: Any) -> None:
+    if not (isinstance(declared, type) and issubclass(declared, tuple) and hasattr(declared, "_fields")):
+        raise TypeError(f"{call} must declare the NamedTuple that it sends, not {declared}")
+    if type(message) is not declared:
+        raise TypeError(f"{call} sends a {type(message).__name__}, declared is {declared.__name__}")
+    if message._fields != declared._fields:
+        raise TypeError(f"{call} sends other fields than declared")
+    tree.to_named(message)
+
+
+def _only_messages(method: Method) -> None:
+    together = simulate(copy.deepcopy(method), plan=PartialWork()).play(ROUNDS)
+    apart = simulate(_Wired(copy.deepcopy(method), copy.deepcopy(method)), plan=PartialWork()).play(ROUNDS)
+    _require_equal(_everything(apart), _everything(together), 0.0)
+
+
+def _states_survive(method: Method) -> None:
+    unbroken = simulate(copy.deepcopy(method)).play(ROUNDS)
+    first = simulate(copy.deepcopy(method)).play(ROUNDS // 2)
+    second = simulate(copy.deepcopy(method))  # a fresh process knows the states and the round, no more
+    second.server, second.round = _through_bytes(first.server), first.round
+    everybody = torch.arange(len(first.federation))
+    second.engine.setting.store.put(everybody, _through_bytes(first.clients()))
+    second.play(ROUNDS - ROUNDS // 2)
+    _require_equal(_everything(second), _everything(unbroken), 0.0)
+
+
+def _engines_agree(method: Method, plan: Any) -> None:
+    sequential = simulate(copy.deepcopy(method), plan=plan).play(ROUNDS)
+    vectorised = simulate(copy.deepcopy(method), "vectorised", plan=plan).play(ROUNDS)
+    _require_equal(_everything(vectorised), _everything(sequential), EQUAL)
+
+
+@dataclass(frozen=True)
+class _Reversed:
+    """Everybody, asked in the opposite order."""
+
+    reverse: bool
+
+    def cohort(self, seed: int, round_number: int, sizes: Tensor) -> Cohort:
+        cohort = Uniform().cohort(seed, round_number, sizes)
+        return cohort.select(torch.arange(len(sizes)).flip(0)) if self.reverse else cohort
+
+    def present(self, round_number: int, clients: int) -> Tensor:
+        return torch.ones(clients, dtype=torch.bool)
+
+
+def _order_irrelevant(method: Method) -> None:
+    forwards = simulate(copy.deepcopy(method), plan=_Reversed(False)).play(2)
+    backwards = simulate(copy.deepcopy(method), plan=_Reversed(True)).play(2)
+    _require_equal(_everything(backwards), _everything(forwards), EQUAL)
+
+
+def _newcomers_welcome(method: Method) -> None:
+    for joined in (1, ROUNDS - 1):
+        simulation = simulate(copy.deepcopy(method), plan=PartialWork(joins={2: joined})).play(ROUNDS)
+        for name, value in tree.to_named(_everything(simulation)).items():
+            if not torch.isfinite(value).all():
+                raise AssertionError(f"{name} is not finite after a client joined in round {joined}")
+
+
+def _reduces(method: Method, reduction: Reduction) -> None:
+    for plan in (Uniform(), Uniform(rate=0.6)):
+        ours = simulate(copy.deepcopy(method), plan=plan).play(ROUNDS).predictors()[reduction.kind]
+        theirs = simulate(reduction.other, plan=plan).play(ROUNDS).predictors()[reduction.other_kind]
+        _require_equal(ours, theirs, EQUAL)
+
+
+def _reaches(method: Method, fixed_point: FixedPoint, rounds: int) -> None:
+    problem = Quadratics.asymmetric()
+    simulation = Simulation(
+        copy.deepcopy(method), problem.model, problem.federation(), batch_size=None, dtype=torch.float64
+    ).play(rounds)
+    reached = simulation.predictors()
+    for kind, expected in fixed_point(problem).items():
+        params = reached[kind]
+        assert isinstance(params, dict)
+        apart = float((problem.weights(params) - expected).abs().max())
+        if not apart <= CONVERGED:
+            raise AssertionError(f"the {kind} models end {apart:.3g} away from the known point")

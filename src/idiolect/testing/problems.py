@@ -1,0 +1,79 @@
+"""Small federations on which a wrong sign, factor or order cannot hide: nothing about them is symmetric."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from idiolect.core.task import Task
+from idiolect.core.tree import Params
+from idiolect.data.federation import Federation, Rows
+
+
+def uneven_classification(clients: int = 5, features: int = 4, classes: int = 3) -> Federation:
+    """Clients of 6, 10, 14, .. rows, each with its own centre and its own labelling rule."""
+    generator = torch.Generator().manual_seed(20)
+    inputs, targets, rows, start = [], [], [], 0
+    for client in range(clients):
+        size = 6 + 4 * client
+        x = torch.randn(size, features, generator=generator, dtype=torch.float64) + 0.3 * client
+        rule = torch.randn(features, classes, generator=generator, dtype=torch.float64)
+        inputs.append(x)
+        targets.append((x @ rule).argmax(1))
+        rows.append(torch.arange(start, start + size))
+        start += size
+    everything = Rows.of_clients(rows)
+    names = tuple(f"client-{c}" for c in range(clients))
+    task = Task("multiclass", classes)
+    return Federation(torch.cat(inputs), torch.cat(targets), task, names, everything, everything, everything)
+
+
+def small_network(features: int = 4, classes: int = 3) -> nn.Module:
+    """A network with one hidden layer."""
+    return nn.Sequential(nn.Linear(features, 5), nn.Tanh(), nn.Linear(5, classes))
+
+
+class ProductModel(nn.Module):
+    """Predicts weight * x elementwise: with x = √h and y = √h c the loss is ½ Σ h (weight - c)²."""
+
+    def __init__(self, dimension: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(dimension, dtype=torch.float64))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """One prediction for each row."""
+        return self.weight * inputs
+
+
+@dataclass(frozen=True)
+class Quadratics:
+    """f_i(w) = ½ Σ_j h_ij (w_j - c_ij)², a different curvature h and optimum c for every client."""
+
+    curvature: Tensor  # float64[clients, dimension]
+    optimum: Tensor  # float64[clients, dimension]
+
+    @classmethod
+    def asymmetric(cls, clients: int = 4, dimension: int = 3) -> "Quadratics":
+        """Curvatures between 0.4 and 1.6, optima of both signs and different sizes."""
+        generator = torch.Generator().manual_seed(21)
+        curvature = 0.4 + 1.2 * torch.rand(clients, dimension, generator=generator, dtype=torch.float64)
+        optimum = torch.randn(clients, dimension, generator=generator, dtype=torch.float64)
+        return cls(curvature, optimum + torch.arange(clients, dtype=torch.float64)[:, None])
+
+    def federation(self) -> Federation:
+        """One row for each client."""
+        clients, dimension = self.optimum.shape
+        root = self.curvature.sqrt()
+        rows = Rows.of_clients([torch.tensor([c]) for c in range(clients)])
+        names = tuple(f"client-{c}" for c in range(clients))
+        task = Task("regression", dimension)
+        return Federation(root, root * self.optimum, task, names, rows, rows, rows)
+
+    def model(self) -> nn.Module:
+        """The model whose parameter is w."""
+        return ProductModel(self.optimum.shape[1])
+
+    @staticmethod
+    def weights(params: Params) -> Tensor:
+        """W of a model, or of a stack of models."""
+        return params["weight"]
