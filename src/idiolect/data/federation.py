@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from idiolect.core.task import Task
+from idiolect.data.preprocessing import Preprocessing
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Federation:
     class_names: tuple[str, ...] = ()
     groups: Tensor | None = None  # int64[clients]: the true group of each client where it is known
     notes: tuple[str, ...] = field(default=())  # what was found and done while reading, for the user
+    preprocessing: Preprocessing | None = None  # how a table's rows became inputs
 
     def __len__(self) -> int:
         return len(self.names)

@@ -1,0 +1,141 @@
+"""Federations from arrays and torch data sets in Python."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from idiolect.core.task import Task
+from idiolect.data.federation import Federation, Rows
+from idiolect.data.splits import DEFAULT_FRACTIONS, Fractions, TooFew, split_clients
+from idiolect.data.tables import check_names, one_class_notes
+from idiolect.data.targets import Targets, TaskChoice, encode_targets
+from idiolect.errors import UserError
+
+Array = np.ndarray | Tensor
+
+
+def from_arrays(
+    inputs: Sequence[Array],
+    targets: Sequence[Array],
+    *,
+    seed: int,
+    names: Sequence[str] | None = None,
+    test_inputs: Sequence[Array] | None = None,
+    test_targets: Sequence[Array] | None = None,
+    task: TaskChoice = "auto",
+    fractions: Fractions | None = None,
+    minimum_rows: int | None = None,
+    too_few: TooFew = "refuse",
+) -> Federation:
+    """A federation from one array of inputs and one of targets for each client.
+
+    Inputs are [rows, ...], real, and left as they are; targets [rows] or [rows, outputs] are read as
+    `encode_targets` does. Where test arrays are given, `fractions` splits the rest and its test share
+    must be 0 (default 80 % training, 20 % validation).
+
+    >>> import numpy as np
+    >>> x = [np.random.default_rng(i).normal(size=(10, 3)) for i in range(2)]
+    >>> federation = from_arrays(x, [rows[:, 0] > 0 for rows in x], seed=0, names=["north", "south"])
+    >>> federation.names, federation.task.kind, federation.train.sizes.tolist()
+    (('north', 'south'), 'binary', [6, 6])
+    """
+    names = [f"client-{i}" for i in range(len(inputs))] if names is None else [str(name) for name in names]
+    check_names(names)
+    given = test_inputs is not None and test_targets is not None
+    if (test_inputs is None) != (test_targets is None):
+        raise UserError("test_inputs and test_targets must be given together")
+    if fractions is None:
+        fractions = (0.8, 0.2, 0.0) if given else DEFAULT_FRACTIONS
+    if given and fractions[2] != 0:
+        raise UserError(f"fractions={tuple(fractions)} must have a test share of 0 where test rows are given")
+    own = _checked(inputs, targets, names)
+    held = _checked(test_inputs or [], test_targets or [], names if given else [])
+    everything = own + held
+    if len({x.shape[1:] for x, _ in everything}) > 1:
+        raise UserError(f"clients' inputs differ in shape: {sorted({x.shape[1:] for x, _ in everything})}")
+    encoded = _encoded([y for _, y in everything], task)
+    rows = torch.split(torch.arange(len(encoded.values)), [len(y) for _, y in everything])
+    split = split_clients(
+        list(rows[: len(own)]),
+        names,
+        seed=seed,
+        fractions=fractions,
+        minimum_rows=minimum_rows,
+        too_few=too_few,
+    )
+    names = [names[i] for i in split.kept]
+    notes = [encoded.note]
+    if encoded.task.is_classification:
+        notes += one_class_notes(encoded.values, split.train, names)
+    test = Rows.of_clients([rows[len(own) + i] for i in split.kept]) if given else split.test
+    return Federation(
+        inputs=torch.cat([x for x, _ in everything]),
+        targets=encoded.values,
+        task=encoded.task,
+        names=tuple(names),
+        train=split.train,
+        validation=split.validation,
+        test=test,
+        class_names=encoded.class_names,
+        notes=tuple(notes),
+    )
+
+
+def from_datasets(
+    datasets: Mapping[str, Dataset[Any]] | Sequence[Dataset[Any]], *, seed: int, **options: Any
+) -> Federation:
+    """A federation from one torch data set of (input, target) pairs for each client.
+
+    Every item is read once; the options are those of `from_arrays`.
+    """
+    if isinstance(datasets, Mapping):
+        options.setdefault("names", list(datasets))
+        datasets = list(datasets.values())
+    inputs, targets = [], []
+    for client, dataset in enumerate(datasets):
+        items = [dataset[i] for i in range(len(dataset))]  # type: ignore[arg-type]
+        if not items:
+            raise UserError(f"data set {client} is empty")
+        inputs.append(torch.stack([torch.as_tensor(x) for x, _ in items]))
+        targets.append(torch.stack([torch.as_tensor(y) for _, y in items]))
+    return from_arrays(inputs, targets, seed=seed, **options)
+
+
+def _checked(
+    inputs: Sequence[Array], targets: Sequence[Array], names: Sequence[str]
+) -> list[tuple[Tensor, np.ndarray]]:
+    """Pairs of real inputs and targets, finite and of one length."""
+    if not len(inputs) == len(targets) == len(names):
+        raise UserError(
+            f"there are {len(inputs)} arrays of inputs, {len(targets)} of targets and {len(names)} names; "
+            "each client needs one of each"
+        )
+    pairs = []
+    for x, y, name in zip(inputs, targets, names, strict=True):
+        x, y = torch.as_tensor(x), np.asarray(y)
+        x = x.to(torch.float32) if not x.is_floating_point() else x.to(torch.get_default_dtype())
+        if len(x) != len(y):
+            raise UserError(f"client {name!r} has {len(x)} inputs but {len(y)} targets")
+        if not x.isfinite().all() or (y.dtype.kind == "f" and not np.isfinite(y).all()):
+            raise UserError(
+                f"client {name!r} has values that are NaN or infinite; only finite ones can be used"
+            )
+        pairs.append((x, y))
+    return pairs
+
+
+def _encoded(targets: Sequence[np.ndarray], choice: TaskChoice) -> Targets:
+    """All clients' targets; several outputs in a row can only be a regression."""
+    together = np.concatenate(targets)
+    if together.ndim == 2 and together.shape[1] > 1:
+        if choice == "classification":
+            raise UserError(f"targets of shape {together.shape} have several outputs: that is a regression")
+        values = torch.as_tensor(together, dtype=torch.float32)
+        outputs = together.shape[1]
+        return Targets(values, Task("regression", outputs), (), f"regression: {outputs} outputs")
+    return encode_targets(pd.Series(together.reshape(len(together)), name="target"), choice)

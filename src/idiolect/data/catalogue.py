@@ -1,0 +1,160 @@
+"""All data by name or path: one table of loaders whose signatures are their options."""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from pydantic import ConfigDict, ValidationError, validate_call
+
+from idiolect.data.federation import Federation
+from idiolect.data.image_like import image_like
+from idiolect.data.layouts import leaf, pfllib
+from idiolect.data.quadratics import quadratic_line, quadratic_pair, quadratics
+from idiolect.data.sources.images import cifar10, fashion_mnist, mnist, mnist_writers
+from idiolect.data.sources.tabular import har, pendigits, vowels
+from idiolect.data.sources.text import shakespeare
+from idiolect.data.synthetic import opposed_signs, synthetic, three_clusters
+from idiolect.data.tables import TABLE_SUFFIXES, from_frame, read_folder, read_table, table_files
+from idiolect.errors import UserError, did_you_mean
+
+LOADERS: dict[str, Callable[..., Federation]] = {
+    "vowels": vowels,
+    "pendigits": pendigits,
+    "har": har,
+    "mnist": mnist,
+    "mnist-writers": mnist_writers,
+    "fashion-mnist": fashion_mnist,
+    "cifar10": cifar10,
+    "shakespeare": shakespeare,
+    "synthetic": synthetic,
+    "three-clusters": three_clusters,
+    "opposed-signs": opposed_signs,
+    "image-like": image_like,
+    "quadratic-pair": quadratic_pair,
+    "quadratic-line": quadratic_line,
+    "quadratics": quadratics,
+}
+_PROVIDED = ("seed", "data_dir")  # by `load` itself, to the loaders that take them
+
+
+def names() -> dict[str, str]:
+    """Every known data set with one line about it."""
+    return {name: (inspect.getdoc(loader) or "").splitlines()[0] for name, loader in LOADERS.items()}
+
+
+def load(
+    name_or_path: str | Path, *, seed: int, data_dir: str | Path | None = None, **options: Any
+) -> Federation:
+    """A federation by the name of a data set, or from the user's own file or folder.
+
+    A path may be a CSV or Parquet file (with the options `client`, `target` and those of
+    `tables.from_frame`), a folder with such a file for each client (`target`, ...), a folder in PFLlib's
+    layout (train/N.npz, test/N.npz), or LEAF's JSON (a file or a folder). Options are checked against the
+    loader's signature.
+
+    >>> federation = load("vowels", seed=0)
+    >>> len(federation), federation.task, federation.train.sizes[:3].tolist()
+    (15, Task(kind='multiclass', outputs=11), [40, 40, 40])
+    """
+    label = str(name_or_path)
+    if label in LOADERS:
+        return _call(LOADERS[label], label, (), options, seed=seed, data_dir=data_dir)
+    path = Path(name_or_path)
+    if path.is_dir():
+        return _load_folder(path, options, seed)
+    if path.name.lower().endswith(".json") and path.is_file():
+        return _call(leaf, label, (path,), options, seed=seed)
+    if path.name.lower().endswith(TABLE_SUFFIXES) or path.is_file():
+        _check_options(from_frame, label, options)
+        _require(label, options, "client", "target")
+        return _call(from_frame, label, (read_table(path),), options, seed=seed)
+    raise UserError(
+        f"data={label!r} is neither a known data set{did_you_mean(label, LOADERS)} nor a file or folder; "
+        f"the data sets are {', '.join(LOADERS)}"
+    )
+
+
+def describe(federation: Federation) -> pd.DataFrame:
+    """Sizes and label counts (or the target's mean and deviation) of each client, a row for each."""
+    table = pd.DataFrame(
+        {
+            "train": federation.train.sizes.numpy(),
+            "validation": federation.validation.sizes.numpy(),
+            "test": federation.test.sizes.numpy(),
+        },
+        index=pd.Index(federation.names, name="client"),
+    )
+    own = [_targets_of(federation, client) for client in range(len(federation))]
+    if not federation.task.is_classification:
+        table["target mean"] = [float(t.double().mean()) for t in own]
+        table["target deviation"] = [float(t.double().std(correction=0)) for t in own]
+        return table
+    classes = 2 if federation.task.kind == "binary" else federation.task.outputs
+    labels = list(federation.class_names) or [str(c) for c in range(classes)]
+    counts = torch.stack([torch.bincount(t, minlength=classes) for t in own]).numpy()
+    return table.join(pd.DataFrame(counts, index=table.index, columns=labels))
+
+
+def _targets_of(federation: Federation, client: int) -> torch.Tensor:
+    """Targets of all rows of a client, each once (quadratics test on their training rows)."""
+    parts = (federation.train, federation.validation, federation.test)
+    return federation.targets[torch.cat([part.of(client) for part in parts]).unique()]
+
+
+def _load_folder(path: Path, options: dict[str, Any], seed: int) -> Federation:
+    label = str(path)
+    if any((path / "train").glob("*.npz")):
+        return _call(pfllib, label, (path,), options, seed=seed)
+    if any(path.glob("*.json")) or any((path / "train").glob("*.json")):
+        return _call(leaf, label, (path,), options, seed=seed)
+    if not table_files(path):
+        raise UserError(
+            f"the folder {label!r} holds no data that is known: neither {', '.join(TABLE_SUFFIXES)} files, "
+            "nor PFLlib's train/N.npz, nor LEAF's .json files"
+        )
+    if "client" in options:
+        raise UserError("client must be left out for a folder with one file for each client")
+    _check_options(from_frame, label, options)
+    _require(label, options, "target")
+    frame, client = read_folder(path)
+    return _call(from_frame, label, (frame,), {**options, "client": client}, seed=seed)
+
+
+def _call(
+    loader: Callable[..., Federation],
+    label: str,
+    source: tuple[Any, ...],
+    options: dict[str, Any],
+    **provided: Any,
+) -> Federation:
+    """Call a loader with options of the right types, or say which one is wrong."""
+    _check_options(loader, label, options)
+    parameters = inspect.signature(loader).parameters
+    provided = {name: value for name, value in provided.items() if name in parameters}
+    # protected_namespaces: an option may begin with "model_"
+    config = ConfigDict(arbitrary_types_allowed=True, protected_namespaces=())
+    try:
+        return validate_call(config=config)(loader)(*source, **provided, **options)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        value = first.get("input")
+        raise UserError(f"data {label!r}: {field}={value!r} is not right: {first['msg']}") from error
+
+
+def _check_options(loader: Callable[..., Federation], label: str, options: dict[str, Any]) -> None:
+    parameters = inspect.signature(loader).parameters.values()
+    known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in _PROVIDED]
+    for name in options:
+        if name not in known:
+            has = f"the options are {', '.join(known)}" if known else "it has no options"
+            raise UserError(f"data {label!r} has no option {name!r}{did_you_mean(name, known)}; {has}")
+
+
+def _require(label: str, options: dict[str, Any], *required: str) -> None:
+    for name in required:
+        if name not in options:
+            raise UserError(f"data {label!r} needs the option {name!r}: the name of the {name} column")

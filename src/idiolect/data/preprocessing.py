@@ -1,0 +1,177 @@
+"""From a table's columns to a model's inputs, fitted on training rows and kept with the model."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from idiolect.errors import UserError, did_you_mean
+
+Missing = Literal["refuse", "impute"]
+MOST_CATEGORIES = 100
+FORMAT = "idiolect-preprocessing-1"
+
+
+@dataclass(frozen=True)
+class Column:
+    """How one column is turned into numbers.
+
+    number: (value - mean) / scale, a missing value counting as the mean;
+    category: one indicator for each category, a missing value counting as the most frequent one and a
+    category that no training row has giving zeros.
+    """
+
+    name: str
+    kind: Literal["number", "category"]
+    mean: float = 0.0
+    scale: float = 1.0
+    categories: tuple[str, ...] = ()
+    most_frequent: str = ""
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The inputs that this column becomes."""
+        if self.kind == "number":
+            return (self.name,)
+        return tuple(f"{self.name}={category}" for category in self.categories)
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """What has to be done to a table's rows before a model sees them, and what its outputs mean."""
+
+    columns: tuple[Column, ...]
+    missing: Missing = "refuse"
+    class_names: tuple[str, ...] = ()
+    target: str = ""
+    target_mean: float = 0.0  # regression: outputs are (target - mean) / scale
+    target_scale: float = 1.0
+
+    @classmethod
+    def fit(
+        cls,
+        training: pd.DataFrame,
+        features: Sequence[str],
+        *,
+        missing: Missing = "refuse",
+    ) -> "Preprocessing":
+        """Means, scales and categories of the feature columns of the training rows."""
+        return cls(tuple(_fit_column(training[name]) for name in features), missing)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The names of the model's inputs, in order."""
+        return tuple(name for column in self.columns for name in column.feature_names)
+
+    def transform(self, frame: pd.DataFrame) -> Tensor:
+        """The inputs of a table's rows, float32[rows, inputs]; other columns are ignored."""
+        for column in self.columns:
+            require_column(frame, column.name)
+        blocks = [self._transform_column(frame[column.name], column) for column in self.columns]
+        return torch.as_tensor(np.concatenate(blocks, axis=1), dtype=torch.float32)
+
+    def restore_target(self, predictions: Tensor) -> Tensor:
+        """Regression outputs in the target's own units."""
+        return predictions * self.target_scale + self.target_mean
+
+    def unseen(self, frame: pd.DataFrame) -> dict[str, list[str]]:
+        """For each category column, the values that no training row has."""
+        found = {}
+        for column in self.columns:
+            if column.kind == "category":
+                values = set(as_text(frame[column.name].dropna())) - set(column.categories)
+                if values:
+                    found[column.name] = sorted(values)
+        return found
+
+    def to_json(self) -> str:
+        """A text from which `from_json` makes an equal object."""
+        return json.dumps({"format": FORMAT, **dataclasses.asdict(self)}, indent=1, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Preprocessing":
+        """The object that `to_json` wrote."""
+        try:
+            content = json.loads(text)
+            if content.pop("format") != FORMAT:
+                raise UserError(f"the preprocessing is not in the format {FORMAT}")
+            columns = tuple(
+                Column(**{**column, "categories": tuple(column["categories"])})
+                for column in content["columns"]
+            )
+            return cls(**{**content, "columns": columns, "class_names": tuple(content["class_names"])})
+        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+            raise UserError(f"the preprocessing cannot be read: {error!r}") from error
+
+    def _transform_column(self, values: pd.Series, column: Column) -> np.ndarray:
+        absent = int(values.isna().sum())
+        if absent and self.missing == "refuse":
+            raise UserError(
+                f"column {column.name!r} has {absent} missing values; fill them in or set missing='impute'"
+            )
+        if column.kind == "number":
+            numbers = as_numbers(values).fillna(column.mean).to_numpy(np.float64)
+            return ((numbers - column.mean) / column.scale)[:, None]
+        filled = as_text(values.astype("object").fillna(column.most_frequent)).to_numpy(object)
+        return (filled[:, None] == np.array(column.categories, dtype=object)).astype(np.float64)
+
+
+def require_column(frame: pd.DataFrame, name: str, role: str = "column") -> None:
+    """Refuse a name that the table does not have, naming the nearest ones."""
+    if name not in frame.columns:
+        known = [str(column) for column in frame.columns]
+        listed = ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
+        raise UserError(f"there is no {role} {name!r}{did_you_mean(name, known)}; the table has {listed}")
+
+
+def is_number_column(values: pd.Series) -> bool:
+    """Whether a column holds numbers rather than categories (true and false are categories)."""
+    return pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
+
+
+def as_numbers(values: pd.Series) -> "pd.Series[float]":
+    """Numbers or missing values; anything else, and the infinite, is refused."""
+    numbers = pd.to_numeric(values, errors="coerce").astype(np.float64)
+    broken = numbers.isna() & values.notna()
+    if broken.any():
+        raise UserError(f"column {values.name!r} holds {values[broken].iloc[0]!r}, which is not a number")
+    infinite = np.isinf(numbers)
+    if infinite.any():
+        row = int(np.flatnonzero(infinite)[0]) + 1
+        raise UserError(f"column {values.name!r} is infinite in row {row}; only finite numbers can be used")
+    return numbers
+
+
+def as_text(values: pd.Series) -> "pd.Series[str]":
+    """Categories as text without surrounding spaces; whole floats (1.0) read as integers (1)."""
+    if pd.api.types.is_float_dtype(values) and not (values % 1).any():
+        values = values.astype(np.int64)
+    return values.astype(str).str.strip()
+
+
+def _fit_column(values: pd.Series) -> Column:
+    name = str(values.name)
+    if pd.api.types.is_datetime64_any_dtype(values):
+        raise UserError(f"column {name!r} holds dates; turn it into numbers or leave it out with ignore")
+    present = values.dropna()
+    if present.empty:
+        raise UserError(f"column {name!r} has no value in any training row; leave it out with ignore")
+    if is_number_column(values):
+        numbers = as_numbers(present)
+        deviation = float(numbers.std(ddof=0))
+        return Column(name, "number", mean=float(numbers.mean()), scale=deviation if deviation > 0 else 1.0)
+    counts = as_text(present).value_counts()
+    if len(counts) > MOST_CATEGORIES:
+        raise UserError(
+            f"column {name!r} has {len(counts)} different values, too many for a category "
+            f"(at most {MOST_CATEGORIES}); turn it into numbers or leave it out with ignore"
+        )
+    categories = tuple(sorted(counts.index))
+    most_frequent = max(categories, key=lambda category: int(counts[category]))
+    return Column(name, "category", categories=categories, most_frequent=most_frequent)

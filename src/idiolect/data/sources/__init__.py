@@ -1,0 +1,1 @@
+"""Known data sets: bundled, read from a data directory, or downloaded by address and checksum."""

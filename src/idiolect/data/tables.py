@@ -1,0 +1,231 @@
+"""The user's own tables: one file with a client column, or a folder with one file for each client."""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+from idiolect.data.federation import Federation, Rows
+from idiolect.data.partition import by_id
+from idiolect.data.preprocessing import Missing, Preprocessing, as_text, require_column
+from idiolect.data.splits import DEFAULT_FRACTIONS, Fractions, TooFew, split_clients
+from idiolect.data.targets import TaskChoice, encode_targets
+from idiolect.errors import UserError
+
+TABLE_SUFFIXES = (".csv", ".csv.gz", ".parquet")
+
+
+def from_frame(
+    frame: pd.DataFrame,
+    *,
+    client: str,
+    target: str,
+    seed: int,
+    task: TaskChoice = "auto",
+    missing: Missing = "refuse",
+    ignore: Sequence[str] = (),
+    scale_target: bool = True,
+    fractions: Fractions = DEFAULT_FRACTIONS,
+    minimum_rows: int | None = None,
+    too_few: TooFew = "refuse",
+    shuffle: bool = True,
+) -> Federation:
+    """A federation from a table whose column `client` says whose row it is.
+
+    All other columns but `target` and `ignore` are features: numbers are standardised, anything else is a
+    category with an indicator for each value. Means, scales and categories come from training rows only
+    and are kept as `Federation.preprocessing`; what was found and done is in `Federation.notes`.
+
+    missing: "refuse" missing values, or "impute" them by the training mean or the most frequent category
+        (rows without a target are then left out).
+    scale_target: standardise the target of a regression, so that losses are in units of its variance;
+        `Preprocessing.restore_target` gives the target's own units.
+    minimum_rows, too_few, shuffle: see `split_clients`.
+    """
+    if frame.empty:
+        raise UserError("the table has no rows")
+    ignore = (ignore,) if isinstance(ignore, str) else tuple(ignore)
+    require_column(frame, client, "client column")
+    require_column(frame, target, "target column")
+    for name in ignore:
+        require_column(frame, name, "column to ignore")
+    features = [str(c) for c in frame.columns if c not in (client, target, *ignore)]
+    if not features:
+        raise UserError(f"the table has no feature columns besides {client!r}, {target!r} and {list(ignore)}")
+    frame, notes = _without_missing_targets(frame, target, missing)
+    targets = encode_targets(frame[target], task)
+    notes.append(targets.note)
+
+    names, rows = by_id(_client_ids(frame[client]))
+    split = split_clients(
+        rows,
+        names,
+        seed=seed,
+        fractions=fractions,
+        minimum_rows=minimum_rows,
+        too_few=too_few,
+        shuffle=shuffle,
+    )
+    if dropped := [name for i, name in enumerate(names) if i not in set(split.kept)]:
+        notes.append(f"clients dropped for too few rows: {_listed(dropped)}")
+    names = [names[i] for i in split.kept]
+
+    training = frame.iloc[split.train.index.numpy()]
+    preprocessing = Preprocessing.fit(training, features, missing=missing)
+    values = targets.values
+    mean, deviation = 0.0, 1.0
+    if not targets.task.is_classification and scale_target:
+        mean, deviation = _standard(values[split.train.index])
+        values = (values - mean) / deviation
+        notes.append(
+            f"the target {target!r} is standardised: its unit is {deviation:.6g}, its zero {mean:.6g}"
+        )
+    preprocessing = dataclasses.replace(
+        preprocessing,
+        class_names=targets.class_names,
+        target=target,
+        target_mean=mean,
+        target_scale=deviation,
+    )
+    notes += _column_notes(frame, preprocessing)
+    if targets.task.is_classification:
+        notes += one_class_notes(values, split.train, names)
+    return Federation(
+        inputs=preprocessing.transform(frame),
+        targets=values,
+        task=targets.task,
+        names=tuple(names),
+        train=split.train,
+        validation=split.validation,
+        test=split.test,
+        feature_names=preprocessing.feature_names,
+        class_names=targets.class_names,
+        notes=tuple(notes),
+        preprocessing=preprocessing,
+    )
+
+
+def read_table(path: str | Path) -> pd.DataFrame:
+    """A CSV (also gzipped) or Parquet file; what cannot be read is said in one sentence."""
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"there is no file {str(path)!r}")
+    if not _suffix(path):
+        raise UserError(f"{str(path)!r} must end in {', '.join(TABLE_SUFFIXES)}")
+    try:
+        frame = pd.read_parquet(path) if _suffix(path) == ".parquet" else pd.read_csv(path)
+    except pd.errors.EmptyDataError as error:
+        raise UserError(f"the file {str(path)!r} is empty") from error
+    except (OSError, ValueError, EOFError) as error:  # pandas' and pyarrow's errors are ValueErrors
+        raise UserError(f"the file {str(path)!r} cannot be read: {_first_line(error)}") from error
+    frame.columns = frame.columns.astype(str).str.strip()
+    if repeated := sorted(frame.columns[frame.columns.duplicated()]):
+        raise UserError(f"the file {str(path)!r} has the column {repeated[0]!r} twice")
+    if frame.empty:
+        raise UserError(f"the file {str(path)!r} has no rows")
+    return frame
+
+
+def read_folder(path: str | Path) -> tuple[pd.DataFrame, str]:
+    """One table from a folder with a file for each client, and the column that holds the files' names."""
+    files = table_files(path)
+    if not files:
+        raise UserError(f"the folder {str(path)!r} has no files that end in {', '.join(TABLE_SUFFIXES)}")
+    frames: dict[str, pd.DataFrame] = {}
+    for file in files:
+        name = file.name[: -len(_suffix(file))]
+        if name in frames:
+            raise UserError(f"the folder {str(path)!r} has two files for the client {name!r}; keep one")
+        frames[name] = read_table(file)
+    first_name, first = next(iter(frames.items()))
+    for name, frame in frames.items():
+        if different := set(frame.columns) ^ set(first.columns):
+            raise UserError(
+                f"the files of {first_name!r} and {name!r} differ in columns: {sorted(different)}"
+            )
+    column = "client"
+    while column in first.columns:
+        column = f"{column}_"
+    joined = pd.concat([frame.assign(**{column: name}) for name, frame in frames.items()], ignore_index=True)
+    return joined, column
+
+
+def table_files(folder: str | Path) -> list[Path]:
+    """The CSV and Parquet files of a folder, in the order of their names."""
+    return sorted(file for file in Path(folder).iterdir() if file.is_file() and _suffix(file))
+
+
+def one_class_notes(targets: Tensor, train: Rows, names: Sequence[str]) -> list[str]:
+    """Which clients see a single class in training: allowed, but worth knowing."""
+    alone = [name for i, name in enumerate(names) if len(targets[train.of(i)].unique()) == 1]
+    return [f"clients with one class only in training: {_listed(alone)}"] if alone else []
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Refuse names that are the same, or differ in spaces and case only."""
+    seen: dict[str, str] = {}
+    for name in names:
+        folded = re.sub(r"\s+", " ", name.strip()).casefold()
+        if folded in seen:
+            raise UserError(
+                f"the client names {seen[folded]!r} and {name!r} are too alike; make them one or two"
+            )
+        seen[folded] = name
+
+
+def _client_ids(column: pd.Series) -> np.ndarray:
+    if absent := int(column.isna().sum()):
+        raise UserError(f"the client column {column.name!r} has {absent} missing values")
+    check_names(list(column.astype(str).unique()))
+    numeric = pd.api.types.is_integer_dtype(column)
+    return column.to_numpy() if numeric else as_text(column).to_numpy(dtype=str)
+
+
+def _without_missing_targets(
+    frame: pd.DataFrame, target: str, missing: Missing
+) -> tuple[pd.DataFrame, list[str]]:
+    absent = frame[target].isna()
+    if not absent.any():
+        return frame, []
+    if missing == "refuse":
+        raise UserError(
+            f"the target {target!r} has {int(absent.sum())} missing values; "
+            "fill them in, or set missing='impute' to leave these rows out"
+        )
+    if absent.all():
+        raise UserError(f"the target {target!r} has no values")
+    kept = frame[~absent].reset_index(drop=True)
+    return kept, [f"rows left out because the target {target!r} is missing: {int(absent.sum())}"]
+
+
+def _column_notes(frame: pd.DataFrame, preprocessing: Preprocessing) -> list[str]:
+    notes = []
+    for column in preprocessing.columns:
+        if absent := int(frame[column.name].isna().sum()):
+            filling = f"{column.mean:.6g}" if column.kind == "number" else repr(column.most_frequent)
+            notes.append(f"column {column.name!r}: {absent} missing values replaced by {filling}")
+    for name, values in preprocessing.unseen(frame).items():
+        notes.append(f"column {name!r}: no training row has {_listed(values)}; such rows get zeros")
+    return notes
+
+
+def _standard(values: Tensor) -> tuple[float, float]:
+    deviation = float(values.double().std(correction=0))
+    return float(values.double().mean()), deviation if deviation > 0 else 1.0
+
+
+def _listed(names: Sequence[str], most: int = 8) -> str:
+    shown = ", ".join(repr(name) for name in names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def _suffix(path: Path) -> str:
+    return next((s for s in TABLE_SUFFIXES if path.name.lower().endswith(s)), "")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
