@@ -131,7 +131,7 @@ class Site:
 
     def rate(self, schedule: Schedule) -> Tensor | float:
         """A schedule's value now."""
-        return schedule(self.clock)
+        return schedule(self.clock.precise())
 
     @property
     def all_rows(self) -> Batch:

@@ -30,7 +30,6 @@ class Mixture(NamedTuple):
 
 Predictor = Params | Mixture
 
-_BATCH_STATISTICS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 _DROPOUT = nn.modules.dropout._DropoutNd
 
 
@@ -92,9 +91,10 @@ def refuse_unsupported_layers(module: nn.Module) -> None:
     """Refuse, by name, layers that would be silently wrong in a federation."""
     for name, layer in module.named_modules():
         kind = type(layer).__name__
-        if isinstance(layer, _BATCH_STATISTICS):
+        tracks = isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) or tracks:
             raise UserError(
-                f"layer '{name}' is a {kind}, whose statistics mix rows (padding too) and are not parameters; "
+                f"layer '{name}' is a {kind}, whose statistics mix rows (padding too) or are not parameters; "
                 "use GroupNorm or LayerNorm instead"
             )
         if isinstance(layer, _DROPOUT) and layer.p > 0:

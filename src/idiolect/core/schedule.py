@@ -26,12 +26,20 @@ from idiolect.core.hyper import STRICT
 Number = Tensor | float
 
 
+def _to_double(number: Number) -> Number:
+    return number.double() if isinstance(number, Tensor) else number
+
+
 class Clock(NamedTuple):
     """When something happens: the round, the local step in it, and how many steps a round has."""
 
     round: Number
     step: Number
     local_steps: int
+
+    def precise(self) -> "Clock":
+        """The same time in float64: powers of integer tensors would be float32 whatever the run's type."""
+        return Clock(_to_double(self.round), _to_double(self.step), self.local_steps)
 
     @property
     def time(self) -> Number:
@@ -134,9 +142,10 @@ class Restart:
 
     def __call__(self, clock: Clock) -> Number:
         """The rate at a time."""
-        since = torch.as_tensor(clock.round)
+        now = torch.as_tensor(clock.round, dtype=torch.float64)
+        since = now
         for start in sorted(self.rounds):
-            since = torch.where(torch.as_tensor(clock.round) >= start, clock.round - start, since)
+            since = torch.where(now >= start, now - start, since)
         return self.schedule(clock._replace(round=since))
 
 

@@ -134,7 +134,7 @@ def unflatten(vector: Tensor, like: T) -> T:
         nonlocal start
         part = vector[..., start : start + leaf.numel()]
         start += leaf.numel()
-        return part.reshape(*vector.shape[:-1], *leaf.shape)
+        return part.reshape(vector.shape[:-1] + leaf.shape)
 
     return map_tree(take, like)
 

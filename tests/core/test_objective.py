@@ -1,0 +1,85 @@
+"""The objective: gradients against finite differences, and layers that are refused by name."""
+
+import pytest
+import torch
+from torch import nn
+
+from idiolect.core import tree
+from idiolect.core.objective import Batch, Mixture, Objective, seeded_module
+from idiolect.core.task import Task
+from idiolect.errors import UserError
+
+
+def problem(task: Task) -> tuple[Objective, dict[str, torch.Tensor], Batch]:
+    generator = torch.Generator().manual_seed(0)
+    objective = Objective(
+        seeded_module(
+            lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, task.outputs)), 1, torch.float64
+        ),
+        task,
+        weight_decay=0.3,
+    )
+    inputs = torch.randn(5, 3, generator=generator, dtype=torch.float64)
+    if task.kind == "regression":
+        targets = torch.randn(5, task.outputs, generator=generator, dtype=torch.float64)
+    else:
+        targets = torch.randint(0, max(task.outputs, 2), (5,), generator=generator)
+    weights = torch.tensor([0.1, 0.4, 0.2, 0.3, 0.0], dtype=torch.float64)
+    return objective, objective.initial_params(), Batch(inputs, targets, weights)
+
+
+@pytest.mark.parametrize(
+    "task", [Task("multiclass", 3), Task("binary", 1), Task("regression", 2), Task("next-character", 4)]
+)
+def test_gradient_is_the_finite_difference_of_the_loss(task: Task) -> None:
+    objective, params, batch = problem(task)
+    vector = tree.flatten(params)
+    gradient = tree.flatten(objective.gradient(params, batch))
+    for place in range(0, len(vector), 3):
+        shift = torch.zeros_like(vector)
+        shift[place] = 1e-6
+        up = objective.loss(tree.unflatten(vector + shift, params), batch)
+        down = objective.loss(tree.unflatten(vector - shift, params), batch)
+        assert gradient[place] == pytest.approx(float(up - down) / 2e-6, rel=1e-5, abs=1e-8)
+
+
+def test_rows_of_weight_zero_do_not_count() -> None:
+    objective, params, batch = problem(Task("regression", 2))
+    changed = batch._replace(targets=batch.targets.index_fill(0, torch.tensor([4]), 1e6))
+    assert objective.loss(params, batch) == objective.loss(params, changed)
+
+
+def test_a_mixture_adds_outputs() -> None:
+    objective, params, batch = problem(Task("regression", 2))
+    other = tree.scale(params, 2.0)
+    mixture = Mixture((params, other), (torch.tensor(0.3), torch.tensor(0.7)))
+    expected = 0.3 * objective.predict(params, batch.inputs) + 0.7 * objective.predict(other, batch.inputs)
+    assert torch.allclose(objective.predict(mixture, batch.inputs), expected)
+
+
+def test_initial_parameters_follow_from_the_seed_and_leave_torchs_generator_alone() -> None:
+    before = torch.get_rng_state()
+    first, again, other = (
+        seeded_module(lambda: nn.Linear(2, 2), seed, torch.float32).weight for seed in (4, 4, 5)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    ("layer", "advice"),
+    [
+        (nn.BatchNorm1d(3), "'1' is a BatchNorm1d.*GroupNorm"),
+        (nn.BatchNorm1d(3, track_running_stats=False), "BatchNorm1d.*GroupNorm"),
+        (nn.InstanceNorm1d(3, track_running_stats=True), "InstanceNorm1d.*GroupNorm"),
+        (nn.Dropout(0.25), "Dropout with p=0.25"),
+    ],
+)
+def test_layers_that_would_be_silently_wrong_are_refused_by_name(layer: nn.Module, advice: str) -> None:
+    with pytest.raises(UserError, match=advice):
+        Objective(nn.Sequential(nn.Linear(3, 3), layer), Task("multiclass", 3))
+
+
+def test_harmless_relatives_of_refused_layers_are_accepted() -> None:
+    Objective(nn.Sequential(nn.Linear(3, 3), nn.InstanceNorm1d(3), nn.Dropout(0.0)), Task("multiclass", 3))
