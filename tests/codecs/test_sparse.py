@@ -198,8 +198,9 @@ def test_one_zero_costs_the_scaled_sign_its_place_only():
 
 
 def test_a_vector_of_zeros_costs_the_header():
-    assert SparseTernary(keep=0.3).encode(torch.zeros(100)).bits == 32 + 5  # the number 0 below k = 30
-    assert TopK(keep=0.3).encode(torch.zeros(100)).bits == 1 + 5
+    assert SparseTernary(keep=0.32).encode(torch.zeros(100)).bits == 32 + 5  # the number 0 below k = 32
+    assert TopK(keep=0.33).encode(torch.zeros(100)).bits == 1 + 6  # below k = 33
+    assert SparseTernary(keep=0.5).encode(torch.zeros(2)).bits == 32  # below k = 1 there is only 0
 
 
 def test_the_chosen_entries_of_top_k_are_its_error_bound():

@@ -133,10 +133,9 @@ def position_bits(chosen: Mask) -> Integers:
     positions = np.flatnonzero(named)
     gaps = np.diff(positions, prepend=-1) - 1
     ends = np.cumsum(counts)
-    starts = (ends - counts)[counts > 0]
-    gaps[starts] = (
-        positions[starts] - np.flatnonzero(counts > 0) * size
-    )  # a row's first gap starts at its edge
+    rows = np.flatnonzero(counts)
+    first = (ends - counts)[rows]
+    gaps[first] = positions[first] - rows * size  # a row's first gap starts at the row's own edge
     high_parts = np.concatenate([[0], np.cumsum(gaps >> np.repeat(parameters, counts))])
     return counts * (parameters + 1) + high_parts[ends] - high_parts[ends - counts]
 

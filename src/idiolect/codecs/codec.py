@@ -29,7 +29,7 @@ class Codec(ABC):
     beforehand and not sent. `rows` are such vectors stacked, one for each client. A random codec takes a key
     of `idiolect.core.rng` for each vector and gives the same result for the same key; the others ignore it.
 
-    A codec is four methods. `operator` is C, in torch alone, without checks, hence fit for `torch.vmap`.
+    A codec is four methods. `operator` is C as torch operations, without checks, hence fit for `torch.vmap`.
     `write`, `read` and `count_bits` see only vectors that `operator` returned: a message says what C(x) is,
     nothing more.
     """
