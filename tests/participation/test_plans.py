@@ -1,0 +1,201 @@
+"""Round plans are pure functions of (seed, round), and every number in them means what it says."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from idiolect.core.method import Cohort
+from idiolect.core.schedule import Constant
+from idiolect.errors import UserError
+from idiolect.participation import Participation, Proportional, RoundPlan, Uniform
+
+NAMES = tuple(f"client_{number}" for number in range(12))
+SIZES = torch.tensor([5, 9, 14, 20, 27, 35, 44, 54, 65, 77, 90, 104])
+READ = TypeAdapter(Participation).validate_python
+
+
+def plan(**section: object) -> RoundPlan:
+    return READ(section).bind(NAMES)
+
+
+def cohorts(section: dict[str, object], rounds: int, seed: int = 0) -> list[Cohort]:
+    bound = plan(**section)
+    return [bound.cohort(seed, number, SIZES) for number in range(rounds)]
+
+
+SECTIONS = st.fixed_dictionaries(
+    {
+        "sampling": st.sampled_from(["uniform", "proportional"]),
+        "rate": st.floats(0.05, 1.0),
+        "work": st.one_of(st.floats(0, 1), st.sampled_from(["uniform", "speed", "size"])),
+        "inactive": st.floats(0, 1),
+        "lost_replies": st.floats(0, 1),
+        "clients": st.dictionaries(
+            st.sampled_from(NAMES),
+            st.builds(
+                lambda join, stay, work: {"join": join, "leave": join + stay, "work": work},
+                st.integers(0, 6),
+                st.integers(1, 6),
+                st.one_of(st.none(), st.floats(0, 1)),
+            ),
+        ),
+    }
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(section=SECTIONS, seed=st.integers(0, 2**40), number=st.integers(0, 12))
+def test_a_cohort_is_well_formed_and_a_pure_function_of_seed_and_round(section, seed, number):
+    bound = plan(**section)
+    cohort, again = bound.cohort(seed, number, SIZES), plan(**section).cohort(seed, number, SIZES)
+    here = bound.present(number, len(NAMES))
+    assert here[cohort.ids].all()
+    assert (cohort.ids.diff() > 0).all()
+    assert ((cohort.work >= 0) & (cohort.work <= 1)).all()
+    assert torch.equal(cohort.population.present, here)
+    assert (len(cohort) > 0) == bool(here.any())
+    for field in ("ids", "work", "replied", "inclusion"):
+        assert torch.equal(getattr(cohort, field), getattr(again, field))
+
+
+@pytest.mark.parametrize(("rate", "asked"), [(0.29, 29), (0.3, 30), (0.001, 1), (1.0, 100)])
+def test_a_rate_asks_the_floor_of_rate_times_clients_and_at_least_one(rate, asked):
+    assert len(Uniform(rate=rate).cohort(0, 0, torch.full((100,), 5))) == asked
+
+
+def test_uniform_sampling_asks_each_client_as_often_as_its_inclusion_says():
+    counts = torch.zeros(len(SIZES))
+    for number in range(800):
+        cohort = Uniform(count=5).cohort(3, number, SIZES)
+        counts[cohort.ids] += 1
+    assert float(cohort.inclusion[0]) == 5 / 12
+    # Four standard deviations of a binomial with 800 trials.
+    assert (counts / 800 - 5 / 12).abs().max() < 4 * math.sqrt(5 / 12 * 7 / 12 / 800)
+
+
+def test_proportional_sampling_draws_in_proportion_to_rows():
+    counts = torch.zeros(len(SIZES), dtype=torch.float64)
+    expected = 5 * SIZES / SIZES.sum()
+    for number in range(800):
+        cohort = plan(sampling="proportional", count=5).cohort(3, number, SIZES)
+        counts[cohort.ids] += cohort.multiplicity
+        assert cohort.multiplicity.sum() == 5
+        torch.testing.assert_close(cohort.inclusion, expected[cohort.ids].double())
+    assert ((counts / 800 - expected).abs() < 4 * torch.sqrt(expected / 800)).all()
+
+
+def test_absent_clients_are_never_drawn_and_present_ones_share_the_chance():
+    clients = {"client_11": {"join": 3}, "client_0": {"leave": 2}}
+    for sampler in ("uniform", "proportional"):
+        rounds = cohorts({"sampling": sampler, "rate": 1.0, "clients": clients}, 5)
+        assert [11 in c.ids for c in rounds[:3]] == [False] * 3
+        assert all(0 not in c.ids for c in rounds[2:])
+        assert rounds[1].population.count == 11
+        assert rounds[2].population.count == 10
+        assert int(rounds[2].population.rows) == int(SIZES.sum()) - 5 - 104
+    everybody = cohorts({"clients": clients}, 5)
+    assert [len(c) for c in everybody] == [11, 11, 10, 11, 11]
+    assert all((c.inclusion == 1).all() for c in everybody)
+
+
+def test_a_uniform_fraction_gives_uniform_steps():
+    steps = []
+    for number in range(400):
+        cohort = plan(work="uniform").cohort(1, number, SIZES)
+        full = torch.full_like(cohort.ids, 4)
+        steps.append(Cohort(*[getattr(cohort, f) for f in cohort.__dataclass_fields__][:5], full).steps)
+    share = torch.cat(steps).bincount() / (400 * 12)
+    assert share.shape == (5,)
+    assert (share - 0.2).abs().max() < 4 * math.sqrt(0.16 / 4800)
+
+
+def test_speed_belongs_to_the_client_and_size_to_its_rows():
+    first, second = cohorts({"work": {"law": "speed", "slowest": 0.4}}, 2)
+    assert torch.equal(first.work, second.work)
+    assert first.work.min() >= 0.4
+    assert len(set(first.work.tolist())) == len(NAMES)
+    median = 35.0
+    large_slow, small_slow = (
+        cohorts({"work": {"law": "size", "power": power}}, 1)[0].work for power in (1.0, -0.5)
+    )
+    torch.testing.assert_close(large_slow, (median / SIZES).double().clamp(max=1))
+    torch.testing.assert_close(small_slow, (SIZES / median).sqrt().double().clamp(max=1))
+
+
+def test_own_work_comes_before_the_law():
+    cohort = cohorts({"work": 0.5, "clients": {"client_7": {"work": 0.3}, "client_2": {"work": 0}}}, 1)[0]
+    expected = torch.full((12,), 0.5, dtype=torch.float64)
+    expected[7], expected[2] = 0.3, 0.0
+    assert torch.equal(cohort.work, expected)
+
+
+def test_a_trace_is_followed_and_repeated(tmp_path):
+    file = tmp_path / "trace.csv"
+    file.write_text("round,client,work\n0,client_1,0.25\n1,client_1,1\n1,client_4,0.5\n")
+    rounds = cohorts({"work": {"law": "trace", "file": str(file)}}, 4)
+    assert [c.work[1].item() for c in rounds] == [0.25, 1, 0.25, 1]
+    assert [c.work[4].item() for c in rounds] == [0, 0.5, 0, 0.5]
+    assert [c.work.sum().item() for c in rounds] == [0.25, 1.5, 0.25, 1.5]
+
+
+def test_lost_replies_and_inactivity_come_at_their_rates():
+    rounds = cohorts({"inactive": 0.2, "lost_replies": 0.1}, 300)
+    idle = torch.cat([c.work == 0 for c in rounds]).double().mean()
+    lost = torch.cat([~c.replied for c in rounds]).double().mean()
+    assert abs(idle - 0.2) < 4 * math.sqrt(0.16 / 3600)
+    assert abs(lost - 0.1) < 4 * math.sqrt(0.09 / 3600)
+
+
+def test_arrivals_restart_the_clock_of_a_schedule():
+    section = READ({"clients": {"client_1": {"join": 20}, "client_2": {"join": 5}, "client_3": {"leave": 9}}})
+    assert section.arrival_rounds == (5, 20)
+    assert section.restarting(Constant(0.1)).rounds == (5, 20)
+
+
+@pytest.mark.parametrize(
+    ("section", "sentence"),
+    [
+        ({"clients": {"clint_7": {"join": 2}}}, "no client 'clint_7'.*client_7"),
+        ({"work": {"law": "trace", "file": "nowhere.csv"}}, "nowhere.csv"),
+    ],
+)
+def test_names_and_files_that_do_not_exist_are_told_in_one_sentence(section, sentence):
+    with pytest.raises(UserError, match=sentence):
+        plan(**section).cohort(0, 0, SIZES)
+
+
+@pytest.mark.parametrize(
+    "line", ["0,client_1,2", "x,client_1,0.5", "0,client_1", "-1,client_1,0.5", "0,client_99,0.5"]
+)
+def test_a_bad_line_of_a_trace_is_named(tmp_path, line):
+    file = tmp_path / "trace.csv"
+    file.write_text(f"round,client,work\n0,client_0,1\n{line}\n")
+    with pytest.raises(UserError, match="line 3"):
+        plan(work={"law": "trace", "file": str(file)}).cohort(0, 0, SIZES)
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"clients": {"client_7": {"join": 20, "leave": 20}}},
+        {"clients": {"client_7": {"jion": 20}}},
+        {"work": {"law": "uniform", "low": 0.9, "high": 0.2}},
+        {"work": "sometimes"},
+        {"work": 1.5},
+        {"rate": 0},
+        {"lost_replies": -0.1},
+    ],
+)
+def test_sections_that_make_no_sense_are_refused(section):
+    with pytest.raises(ValidationError):
+        READ(section)
+
+
+def test_proportional_sampling_of_nobody_is_nobody():
+    bound = plan(sampling="proportional", clients={name: {"join": 3} for name in NAMES})
+    assert len(bound.cohort(0, 0, SIZES)) == 0
+    assert isinstance(bound.sampler, Proportional)
