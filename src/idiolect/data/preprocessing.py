@@ -59,10 +59,14 @@ class Preprocessing:
         training: pd.DataFrame,
         features: Sequence[str],
         *,
+        categories: Sequence[str] = (),
         missing: Missing = "refuse",
     ) -> "Preprocessing":
-        """Means, scales and categories of the feature columns of the training rows."""
-        return cls(tuple(_fit_column(training[name]) for name in features), missing)
+        """Means, scales and categories of the feature columns of the training rows.
+
+        categories: columns whose numbers are codes of categories.
+        """
+        return cls(tuple(_fit_column(training[name], name in categories) for name in features), missing)
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -110,6 +114,7 @@ class Preprocessing:
             raise UserError(f"the preprocessing cannot be read: {error!r}") from error
 
     def _transform_column(self, values: pd.Series, column: Column) -> np.ndarray:
+        values = values.reset_index(drop=True)
         absent = int(values.isna().sum())
         if absent and self.missing == "refuse":
             raise UserError(
@@ -118,7 +123,7 @@ class Preprocessing:
         if column.kind == "number":
             numbers = as_numbers(values).fillna(column.mean).to_numpy(np.float64)
             return ((numbers - column.mean) / column.scale)[:, None]
-        filled = as_text(values.astype("object").fillna(column.most_frequent)).to_numpy(object)
+        filled = as_text(values.dropna()).reindex(values.index).fillna(column.most_frequent).to_numpy(object)
         return (filled[:, None] == np.array(column.categories, dtype=object)).astype(np.float64)
 
 
@@ -155,17 +160,22 @@ def as_text(values: pd.Series) -> "pd.Series[str]":
     return values.astype(str).str.strip()
 
 
-def _fit_column(values: pd.Series) -> Column:
+def standard(values: np.ndarray) -> tuple[float, float]:
+    """Mean and standard deviation; the deviation of a constant (up to rounding) counts as 1."""
+    mean, deviation = float(values.mean()), float(values.std())
+    return mean, deviation if deviation > 1e-12 * max(1.0, abs(mean)) else 1.0
+
+
+def _fit_column(values: pd.Series, is_category: bool) -> Column:
     name = str(values.name)
     if pd.api.types.is_datetime64_any_dtype(values):
         raise UserError(f"column {name!r} holds dates; turn it into numbers or leave it out with ignore")
     present = values.dropna()
     if present.empty:
         raise UserError(f"column {name!r} has no value in any training row; leave it out with ignore")
-    if is_number_column(values):
-        numbers = as_numbers(present)
-        deviation = float(numbers.std(ddof=0))
-        return Column(name, "number", mean=float(numbers.mean()), scale=deviation if deviation > 0 else 1.0)
+    if is_number_column(values) and not is_category:
+        mean, scale = standard(as_numbers(present).to_numpy())
+        return Column(name, "number", mean=mean, scale=scale)
     counts = as_text(present).value_counts()
     if len(counts) > MOST_CATEGORIES:
         raise UserError(

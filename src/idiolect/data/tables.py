@@ -11,7 +11,7 @@ from torch import Tensor
 
 from idiolect.data.federation import Federation, Rows
 from idiolect.data.partition import by_id
-from idiolect.data.preprocessing import Missing, Preprocessing, as_text, require_column
+from idiolect.data.preprocessing import Missing, Preprocessing, as_text, require_column, standard
 from idiolect.data.splits import DEFAULT_FRACTIONS, Fractions, TooFew, split_clients
 from idiolect.data.targets import TaskChoice, encode_targets
 from idiolect.errors import UserError
@@ -27,7 +27,8 @@ def from_frame(
     seed: int,
     task: TaskChoice = "auto",
     missing: Missing = "refuse",
-    ignore: Sequence[str] = (),
+    ignore: str | Sequence[str] = (),
+    categories: str | Sequence[str] = (),
     scale_target: bool = True,
     fractions: Fractions = DEFAULT_FRACTIONS,
     minimum_rows: int | None = None,
@@ -42,20 +43,24 @@ def from_frame(
 
     missing: "refuse" missing values, or "impute" them by the training mean or the most frequent category
         (rows without a target are then left out).
+    categories: columns whose numbers are codes of categories.
     scale_target: standardise the target of a regression, so that losses are in units of its variance;
         `Preprocessing.restore_target` gives the target's own units.
     minimum_rows, too_few, shuffle: see `split_clients`.
     """
     if frame.empty:
         raise UserError("the table has no rows")
-    ignore = (ignore,) if isinstance(ignore, str) else tuple(ignore)
+    ignore, categories = _names(ignore), _names(categories)
     require_column(frame, client, "client column")
     require_column(frame, target, "target column")
     for name in ignore:
         require_column(frame, name, "column to ignore")
+    for name in categories:
+        require_column(frame, name, "category column")
     features = [str(c) for c in frame.columns if c not in (client, target, *ignore)]
     if not features:
         raise UserError(f"the table has no feature columns besides {client!r}, {target!r} and {list(ignore)}")
+    frame = frame.reset_index(drop=True)
     frame, notes = _without_missing_targets(frame, target, missing)
     targets = encode_targets(frame[target], task)
     notes.append(targets.note)
@@ -75,11 +80,11 @@ def from_frame(
     names = [names[i] for i in split.kept]
 
     training = frame.iloc[split.train.index.numpy()]
-    preprocessing = Preprocessing.fit(training, features, missing=missing)
+    preprocessing = Preprocessing.fit(training, features, categories=categories, missing=missing)
     values = targets.values
     mean, deviation = 0.0, 1.0
     if not targets.task.is_classification and scale_target:
-        mean, deviation = _standard(values[split.train.index])
+        mean, deviation = standard(values[split.train.index].double().numpy())
         values = (values - mean) / deviation
         notes.append(
             f"the target {target!r} is standardised: its unit is {deviation:.6g}, its zero {mean:.6g}"
@@ -213,14 +218,13 @@ def _column_notes(frame: pd.DataFrame, preprocessing: Preprocessing) -> list[str
     return notes
 
 
-def _standard(values: Tensor) -> tuple[float, float]:
-    deviation = float(values.double().std(correction=0))
-    return float(values.double().mean()), deviation if deviation > 0 else 1.0
-
-
 def _listed(names: Sequence[str], most: int = 8) -> str:
     shown = ", ".join(repr(name) for name in names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def _names(given: str | Sequence[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
 def _suffix(path: Path) -> str:

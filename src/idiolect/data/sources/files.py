@@ -93,6 +93,7 @@ def _download(file: RemoteFile, folder: str) -> Path:
     except OSError as error:
         raise UserError(
             f"{file.url} cannot be downloaded ({type(error).__name__}); check the network, or put "
-            f"{file.name} into a folder {folder}/ of a data directory and name that with data_dir or {ENVIRONMENT}"
+            f"{file.name} into a folder {folder}/ of a data directory "
+            f"and name that with data_dir or {ENVIRONMENT}"
         ) from error
     return Path(path)
