@@ -4,14 +4,24 @@ import difflib
 
 from idiolect.core.method import Method
 from idiolect.errors import UserError
+from idiolect.methods.afl import AFL
 from idiolect.methods.apfl import APFL
+from idiolect.methods.drfa import DRFA
 from idiolect.methods.fedavg import FedAvg
+from idiolect.methods.ifca import IFCA
 from idiolect.methods.local import Local
+from idiolect.methods.pfedkm import PFedKM
+from idiolect.methods.pfedme import PFedMe
 
 METHODS: tuple[type[Method], ...] = (
     Local,
     FedAvg,
     APFL,
+    PFedKM,
+    PFedMe,
+    IFCA,
+    AFL,
+    DRFA,
 )
 
 

@@ -1,0 +1,37 @@
+"""The Moreau envelope of a client's loss, which pFedMe and pFedKM minimise. Spec 4.1.
+
+F(ω) = min_θ h(θ),   h(θ) = f(θ; batch) + (λ/2) |θ - ω|²,   ∇F(ω) = λ (ω - θ̂),   θ̂ = argmin h
+"""
+
+from torch import Tensor
+
+from idiolect.core import tree
+from idiolect.core.objective import Batch, Objective
+from idiolect.core.tree import Params
+
+
+def approach(
+    objective: Objective,
+    batch: Batch,
+    theta: Params,
+    omega: Params,
+    *,
+    attraction: float,
+    steps: int,
+    rate: Tensor | float,
+    tolerance: float | None,
+) -> Params:
+    """θ after some steps θ <- θ - rate ∇h(θ) towards θ̂; it stands still once |∇h(θ)| <= tolerance."""
+    for _ in range(steps):
+        slope = objective.gradient(theta, batch)
+        slope = tree.map_tree(lambda g, x, o: g + attraction * (x - o), slope, theta, omega)
+        moved = tree.step(theta, rate, slope)
+        if tolerance is not None:
+            moved = tree.where(tree.squared_norm(slope) <= tolerance**2, theta, moved)
+        theta = moved
+    return theta
+
+
+def descend(omega: Params, theta: Params, *, attraction: float, rate: Tensor | float) -> Params:
+    """ω <- ω - rate λ (ω - θ): a step on F, with θ for θ̂."""
+    return tree.step(omega, rate * attraction, tree.subtract(omega, theta))

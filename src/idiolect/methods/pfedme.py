@@ -1,0 +1,151 @@
+"""pFedMe: personal models in Moreau envelopes around one shared model (T. Dinh et al. 2020). Spec 6.9, 4.5.
+
+    min over w of  (1/N) Σ_i F_i(w),   F_i(w) = min_θ f_i(θ) + (λ/2) |θ - w|²
+
+Client i, from w_i = θ = w; one local step is one local round r:
+
+    θ   <- θ - η_p (∇f_i(θ; batch) + λ (θ - w_i))     inner_steps times on one batch
+    w_i <- w_i - η λ (w_i - θ)
+
+    server:  w <- w + β · mean over replies of (w_i - w)
+
+In the paper all clients train in every round and the plan only chooses whose models the server averages.
+"""
+
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from idiolect.core import tree
+from idiolect.core.hyper import STRICT, hyper
+from idiolect.core.method import Cohort, Exchange, Info, LocalWork, Method, Population, PredictorKind, Site
+from idiolect.core.moreau import approach, descend
+from idiolect.core.objective import Batch, Predictor
+from idiolect.core.schedule import Schedule
+from idiolect.core.tree import Params
+from idiolect.core.weighting import Weighting, reply_weights
+
+
+class Server(NamedTuple):
+    """The shared model w."""
+
+    w: Params
+
+
+class Client(NamedTuple):
+    """The personal model θ_i and the last local copy w_i; also what changes with every local step."""
+
+    theta: Params
+    w: Params
+
+
+class Down(NamedTuple):
+    """To every client: the shared model."""
+
+    w: Params
+
+
+class Up(NamedTuple):
+    """From each client: w_i - w."""
+
+    change: Params
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class PFedMe(Method, Exchange):
+    """Personal models around one shared model."""
+
+    name: ClassVar[str] = "pfedme"
+    paper: ClassVar[str] = "T. Dinh, Tran, Nguyen 2020"
+    kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized", "personal")
+
+    moreau_weight: float = hyper(
+        15.0, "pull of the personal model to the shared one", symbol="λ", paper="15", ge=0
+    )
+    learning_rate: Schedule = hyper(
+        0.005, "step size of w_i on the envelope", symbol="η", alias="lr", paper="0.005; 0.01"
+    )
+    local_steps: LocalWork = hyper(10, "local rounds, each on one batch", symbol="R", paper="20")
+    inner_rate: Schedule = hyper(
+        0.03,
+        "step size of θ; inner_rate (L + moreau_weight) must be below 2",
+        symbol="η_p",
+        paper="0.09; 0.01 synthetic",
+    )
+    inner_steps: int = hyper(5, "steps of θ in a local round", symbol="K_in", paper="5", ge=1)
+    inner_tolerance: float | None = hyper(
+        None, "stop the inner steps at this norm of their gradient", symbol="ν", gt=0
+    )
+    inner_start: Literal["warm", "cold"] = hyper(
+        "warm", "start a local round at the last θ (the authors' code), or at w_i"
+    )
+    server_mixing: float = hyper(1.0, "step of w to the mean", symbol="β", paper="1; 2", ge=0)
+    trains: Literal["everybody", "asked"] = hyper(
+        "everybody",
+        "who trains: all clients, of whom the asked ones are averaged, or only those",
+        paper="all",
+    )
+    weighting: Weighting = hyper("uniform", "weights of the replies", paper="uniform")
+
+    def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
+        """w^0."""
+        return Server(params)
+
+    def client_init(self, server: Server, client: Tensor) -> Client:
+        """The shared model is the first personal one."""
+        return Client(server.w, server.w)
+
+    def ask(self, server: Server, cohort: Cohort, key: Tensor) -> Cohort:
+        """Everybody trains, but only those whom the plan asks send their models."""
+        if self.trains == "asked":
+            return cohort
+        present = cohort.population.present
+        ids = present.nonzero()[:, 0]
+        work, inclusion = torch.ones_like(present, dtype=torch.float64), torch.zeros(len(present)).double()
+        replied = torch.zeros_like(present)
+        work[cohort.ids], inclusion[cohort.ids] = cohort.work, cohort.inclusion
+        replied[cohort.ids] = cohort.replied
+        return Cohort(ids, work[ids], replied[ids], inclusion[ids], cohort.population)
+
+    def down(self, server: Server, ids: Tensor) -> Down:
+        """w."""
+        return Down(server.w)
+
+    def begin(self, client: Client, down: Down, site: Site) -> Client:
+        """w_i <- w, θ <- w."""
+        return Client(down.w, down.w)
+
+    def step(
+        self, work: Client, client: Client, down: Down, batches: tuple[Batch, ...], site: Site
+    ) -> Client:
+        """One local round."""
+        theta = approach(
+            site.objective,
+            batches[0],
+            work.theta if self.inner_start == "warm" else work.w,
+            work.w,
+            attraction=self.moreau_weight,
+            steps=self.inner_steps,
+            rate=site.rate(self.inner_rate),
+            tolerance=self.inner_tolerance,
+        )
+        rate = site.rate(self.learning_rate)
+        return Client(theta, descend(work.w, theta, attraction=self.moreau_weight, rate=rate))
+
+    def finish(self, work: Client, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
+        """Keep θ_i and w_i, send how far w_i moved."""
+        return work, Up(tree.subtract(work.w, down.w))
+
+    def weights(self, server: Server, cohort: Cohort) -> Tensor:
+        """Uniform in the paper."""
+        return reply_weights(cohort, self.weighting)
+
+    def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
+        """w <- w + β · mean change."""
+        return Server(tree.step(server.w, -self.server_mixing, replies.change)), {}
+
+    def predictors(self, server: Server, client: Client, number: Tensor) -> dict[PredictorKind, Predictor]:
+        """w, w_i and θ_i."""
+        return {"global": server.w, "localized": client.w, "personal": client.theta}
