@@ -12,6 +12,7 @@ from idiolect.core.hyper import STRICT
 from idiolect.core.method import Cohort, Info, Site
 from idiolect.core.objective import Batch
 from idiolect.core.tree import Params
+from idiolect.methods._template import Template
 from idiolect.methods.apfl import APFL
 from idiolect.methods.fedavg import Client, Down, FedAvg, Server, Up, Work
 from idiolect.methods.local import Local
@@ -38,6 +39,14 @@ def own_optimum(problem: Quadratics) -> dict[str, Tensor]:
 
 def test_fedavg_keeps_the_contract() -> None:
     check_method(FedAvg(lr=0.3, local_steps=3), fixed_point=local_sgd_point(0.3, 3))
+
+
+def test_the_template_runs_as_it_is() -> None:
+    check_method(
+        Template(lr=0.3, local_steps=3),
+        reductions=[Reduction("localized", FedAvg(lr=0.3, local_steps=3), "localized")],
+        fixed_point=local_sgd_point(0.3, 3),
+    )
 
 
 def test_fedavg_with_adam_keeps_the_contract() -> None:
