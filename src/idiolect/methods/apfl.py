@@ -232,7 +232,7 @@ class APFLNewcomer(Exchange):
 
     def down(self, server: Server, ids: Tensor) -> Down:
         """ŵ."""
-        return self.method.down(server, ids)
+        return Down(server.w, ())
 
     def begin(self, client: Client, down: Down, site: Site) -> Client:
         """Start from v = ŵ."""

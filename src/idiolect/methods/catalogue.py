@@ -5,6 +5,7 @@ import difflib
 from idiolect.core.method import Method
 from idiolect.errors import UserError
 from idiolect.methods.afl import AFL
+from idiolect.methods.agnostic_apfl import AgnosticAPFL
 from idiolect.methods.apfl import APFL
 from idiolect.methods.drfa import DRFA
 from idiolect.methods.fedavg import FedAvg
@@ -22,6 +23,7 @@ METHODS: tuple[type[Method], ...] = (
     IFCA,
     AFL,
     DRFA,
+    AgnosticAPFL,
 )
 
 

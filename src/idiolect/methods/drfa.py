@@ -11,7 +11,7 @@ A round has two exchanges; m is the number of clients that the plan asks, t' a c
 """
 
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from pydantic.dataclasses import dataclass
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from idiolect.core import rng, tree
 from idiolect.core.agnostic import ascend, drawn_by_share, drawn_uniformly, initial_shares
+from idiolect.core.fine_tuning import FineTuning
 from idiolect.core.hyper import STRICT, hyper
 from idiolect.core.method import Cohort, Exchange, Info, Method, Population, PredictorKind, Site
 from idiolect.core.objective import Batch, Predictor
@@ -123,6 +124,10 @@ class DRFA(Method, Exchange):
         """The shared model, and the client's last copy of it."""
         return {"global": server.w, "localized": client.w}
 
+    def newcomer(self, server: Server) -> FineTuning:
+        """Local steps from the shared model."""
+        return FineTuning(self.learning_rate, self.local_steps)
+
 
 class LossRequest(NamedTuple):
     """To each client of the second sample: the snapshot u."""
@@ -138,7 +143,7 @@ class LossReport(NamedTuple):
 
 @dataclass(frozen=True, config=STRICT)
 class DRFALosses(Exchange):
-    """The second exchange: losses at the snapshot, and the ascent in q. Clients keep what they have."""
+    """The second exchange: losses at the snapshot, and the ascent in q. Clients stay as they are."""
 
     method: DRFA
     sees_all_rows: ClassVar[bool] = True
@@ -151,13 +156,11 @@ class DRFALosses(Exchange):
         """u."""
         return LossRequest(server.snapshot)
 
-    def begin(self, client: Client, down: LossRequest, site: Site) -> LossReport:
+    def begin(self, client: Any, down: LossRequest, site: Site) -> LossReport:
         """ℓ_i = f_i(u)."""
         return LossReport(site.objective.loss(down.snapshot, site.all_rows))
 
-    def finish(
-        self, work: LossReport, client: Client, down: LossRequest, site: Site
-    ) -> tuple[Client, LossReport]:
+    def finish(self, work: LossReport, client: Any, down: LossRequest, site: Site) -> tuple[Any, LossReport]:
         """Send ℓ_i."""
         return client, work
 
