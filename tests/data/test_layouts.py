@@ -1,5 +1,8 @@
+import io
 import json
 import os
+import pickle
+import zipfile
 
 import numpy as np
 import pytest
@@ -37,6 +40,21 @@ def test_pfllib(tmp_path):
     assert np.array_equal(federation.targets[own], y)
     held, _ = arrays(110, 4)
     assert np.array_equal(federation.inputs[federation.test.of(10)], held)
+
+
+def test_pfllib_files_written_by_numpy_1_can_be_read(tmp_path):
+    write_pfllib(tmp_path, clients=1)
+    x, y = arrays(0)
+    content = np.array({"x": x, "y": y}, dtype=object)
+    member = io.BytesIO()
+    np.lib.format.write_array_header_1_0(member, {"descr": "|O", "fortran_order": False, "shape": ()})
+    old = pickle.dumps(content, protocol=3).replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
+    assert b"numpy.core.multiarray" in old
+    with zipfile.ZipFile(tmp_path / "train" / "0.npz", "w") as archive:
+        archive.writestr("data.npy", member.getvalue() + old)
+    federation = load(tmp_path, seed=0)
+    own = torch.cat([federation.train.of(0), federation.validation.of(0)]).sort().values
+    assert np.array_equal(federation.inputs[own], x)
 
 
 class Attack:

@@ -211,6 +211,7 @@ BAD_TABLES = {
     "unknown option": (GOOD, {"mising": "impute"}, r"no option 'mising' \(did you mean missing"),
     "wrong choice": (GOOD, {"missing": "maybe"}, "missing='maybe'"),
     "no column to ignore": (GOOD, {"ignore": ["z"]}, "no column to ignore 'z'"),
+    "one column for both": (GOOD, {"client": "y"}, "client and target are both 'y'"),
     "no features": (GOOD, {"ignore": ["x"]}, "no feature columns"),
     "infinite": (GOOD.replace("a,1.5", "a,inf"), {}, "column 'x' is infinite in row 2"),
     "NaN": (GOOD.replace("a,1.5", "a,nan"), {}, "column 'x' has 1 missing"),

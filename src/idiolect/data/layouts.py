@@ -19,12 +19,13 @@ from idiolect.data.tables import check_names
 from idiolect.data.targets import TaskChoice
 from idiolect.errors import UserError
 
-# what a pickled numpy array or scalar is made of, under numpy's old and new module names
+# what a pickled numpy array is made of, under numpy's old and new module names
 _ARRAY_PARTS = {
-    (f"numpy.{core}.{module}", name)
-    for core in ("core", "_core")
-    for module, name in (("multiarray", "_reconstruct"), ("multiarray", "scalar"), ("numeric", "_frombuffer"))
-} | {("numpy", "ndarray"), ("numpy", "dtype")}
+    ("numpy.core.multiarray", "_reconstruct"),
+    ("numpy._core.multiarray", "_reconstruct"),
+    ("numpy", "ndarray"),
+    ("numpy", "dtype"),
+}
 
 
 def pfllib(

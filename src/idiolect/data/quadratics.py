@@ -16,7 +16,7 @@ from idiolect.errors import UserError
 
 
 def quadratic_pair(*, double: bool = False) -> Federation:
-    """Figure 1b of the Additive paper: two clients in the plane.
+    """Two quadratics in the plane, of figure 1b of the Additive paper.
 
     F_1(v) = (v1 - 7)² + 2 (v2 - 18)² - 1 and F_2(v) = 2 (v1 - 18)² + (v2 - 13)² - 1, with optima (7, 18)
     and (18, 13); the mean has its optimum at (43/3, 49/3). The constant -1 is left out. Nothing is random.
@@ -27,7 +27,10 @@ def quadratic_pair(*, double: bool = False) -> Federation:
 
 
 def quadratic_line(*, optimum: float = 0.0, distance: float = 1.0, double: bool = False) -> Federation:
-    """Proposition 1 of the Additive paper: F_{1,2}(v) = ½ (v - (v* ∓ ζ))² with v* `optimum`, ζ `distance`."""
+    """Two quadratics on the line, of proposition 1 of the Additive paper.
+
+    F_{1,2}(v) = ½ (v - (v* ∓ ζ))², v* being `optimum` and ζ `distance`. Nothing is random.
+    """
     centres = np.array([[optimum - distance], [optimum + distance]])
     return _federation(np.ones((2, 1, 1)), centres[:, None], double=double)
 

@@ -39,7 +39,7 @@ def synthetic(
     model_spread: float | None = None,
     fractions: Fractions = DEFAULT_FRACTIONS,
 ) -> Federation:
-    """FedProx's family with two spreads, γ and β, used by APFL.
+    """FedProx's synthetic classes, one linear rule for each client; used by APFL.
 
     For client k, with 60 inputs and 10 classes:
         u_k ~ Normal(0, γ);  B_k ~ Normal(0, β);  W_k, b_k entries ~ Normal(u_k, 1);
@@ -88,10 +88,10 @@ def three_clusters(
     shared_weights: bool = False,
     fractions: Fractions = DEFAULT_FRACTIONS,
 ) -> Federation:
-    """Three blocks of clients, of pFedKM's synthetic experiment (papers' split: 75/25).
+    """Three blocks of clients with inputs in three places, of the pFedKM paper.
 
     B_k ~ Normal(-3β, β), Normal(0, β) or Normal(3β, β) by block and u_k = (α/β)·B_k; the rest as in
-    `synthetic` with FedProx's sizes. `groups` holds the blocks.
+    `synthetic` with FedProx's sizes. `groups` holds the blocks. (The paper's split: 75/25.)
 
     shared_weights: W_k = W_block + 0.3·noise (b_k alike), so that a block shares its labelling too.
 
@@ -132,10 +132,10 @@ def opposed_signs(
     balanced: bool = False,
     fractions: Fractions = DEFAULT_FRACTIONS,
 ) -> Federation:
-    """Two halves with opposite labels, of PERM's synthetic experiment (a split of 80/20 is assumed there).
+    """Two halves of clients with opposite labels, of the PERM paper.
 
     One w ~ Normal(0.1·1, I). First half: x ~ Normal(0.2·1, diag(j^-1.2)), y = [wᵀx > 0]; second half:
-    x ~ Normal(-0.2·1, same), y = [-wᵀx > 0]. `groups` holds the halves.
+    x ~ Normal(-0.2·1, same), y = [-wᵀx > 0]. `groups` holds the halves. (No split is stated: 80/20, say.)
 
     balanced: centre w so that Σ w_j = 0, hence both classes are equally likely on both halves.
 

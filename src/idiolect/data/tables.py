@@ -50,6 +50,9 @@ def from_frame(
     """
     if frame.empty:
         raise UserError("the table has no rows")
+    if client == target:
+        raise UserError(f"client and target are both {client!r}; they must be two columns")
+    frame = frame.rename(columns=str).reset_index(drop=True)
     ignore, categories = _names(ignore), _names(categories)
     require_column(frame, client, "client column")
     require_column(frame, target, "target column")
@@ -60,7 +63,6 @@ def from_frame(
     features = [str(c) for c in frame.columns if c not in (client, target, *ignore)]
     if not features:
         raise UserError(f"the table has no feature columns besides {client!r}, {target!r} and {list(ignore)}")
-    frame = frame.reset_index(drop=True)
     frame, notes = _without_missing_targets(frame, target, missing)
     targets = encode_targets(frame[target], task)
     notes.append(targets.note)
