@@ -1,5 +1,6 @@
 """Client states behind one interface, whether they are in memory or on disk."""
 
+from pathlib import Path
 from typing import Protocol
 
 from torch import Tensor
@@ -20,4 +21,12 @@ class Store(Protocol):
 
     def put(self, ids: Tensor, states: ClientState) -> None:
         """Keep the stacked states of some clients."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write all states into a folder."""
+        ...
+
+    def load(self, folder: Path, template: ClientState) -> None:
+        """Read what `save` wrote; `template` is any state of the method, for its structure."""
         ...

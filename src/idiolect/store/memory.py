@@ -1,10 +1,17 @@
 """Client states in memory: one tensor for each field, with one row for each client."""
 
+from pathlib import Path
+
 import torch
 from torch import Tensor
 
 from idiolect.core import tree
 from idiolect.core.method import ClientState
+from idiolect.store.files import read_tensors, write_tensors
+
+_FILE = "clients.safetensors"
+_PRESENT = "present"
+_STATES = "states"
 
 
 class MemoryStore:
@@ -29,3 +36,16 @@ class MemoryStore:
             self.states = tree.map_tree(lambda leaf: leaf.new_zeros(self.clients, *leaf.shape[1:]), states)
         tree.map_tree(lambda kept, new: kept.index_copy_(0, ids, new), self.states, states)
         self.present[ids] = True
+
+    def save(self, folder: Path) -> None:
+        """Write all states into a folder."""
+        named = tree.to_named({_PRESENT: self.present, _STATES: () if self.states is None else self.states})
+        write_tensors(folder / _FILE, named)
+
+    def load(self, folder: Path, template: ClientState) -> None:
+        """Read what `save` wrote; `template` is any state of the method."""
+        named = read_tensors(folder / _FILE)
+        like = {_PRESENT: self.present, _STATES: () if len(named) == 1 else template}
+        content = tree.from_named(named, like)
+        self.present = content[_PRESENT]
+        self.states = None if len(named) == 1 else content[_STATES]

@@ -1,0 +1,9 @@
+"""The command line: `idiolect methods | datasets | data | run | compare | resume | show | ...`."""
+
+from idiolect.cli import looking, reporting, running  # noqa: F401  (they add their commands)
+from idiolect.cli.app import app
+
+
+def main() -> None:
+    """Entry point of the `idiolect` command."""
+    app()

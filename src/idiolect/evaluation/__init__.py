@@ -1,0 +1,1 @@
+"""What a run has learned: metrics of every client and model kind, their summaries, and who gains."""

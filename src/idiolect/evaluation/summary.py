@@ -1,0 +1,96 @@
+"""Summaries over clients, the round that is reported, rounds to a target."""
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from idiolect.evaluation.metrics import higher_is_better
+
+Choice = Literal["validation", "last"]
+WORST_SHARE = 0.1
+
+
+class Summary(NamedTuple):
+    """One number for each way to look at all clients' values; clients without a value do not count."""
+
+    mean: float
+    weighted: float  # by the clients' rows
+    std: float  # over clients, of the population
+    worst_tenth: float  # mean of the worst 10 % of the clients, at least one
+    min: float
+    max: float
+    worst: float  # the worst client: the minimum or the maximum, as the metric has it
+    clients: int
+
+
+def summarise(values: "pd.Series[float]", rows: "pd.Series[int]", metric: str) -> Summary:
+    """Summarise one metric; both series are indexed by client, `rows` are the weights.
+
+    >>> accuracy = pd.Series({"a": 0.5, "b": 1.0, "c": float("nan")})
+    >>> summarise(accuracy, pd.Series({"a": 30, "b": 10, "c": 0}), "accuracy")[:2]
+    (0.75, 0.625)
+    """
+    present = values.dropna()
+    if present.empty:
+        return Summary(*[float("nan")] * 7, clients=0)
+    ordered = np.sort(present.to_numpy(np.float64))
+    worst_first = ordered if higher_is_better(metric) else ordered[::-1]
+    weights = rows.reindex(present.index).to_numpy(np.float64)
+    return Summary(
+        mean=float(ordered.mean()),
+        weighted=float(np.average(present.to_numpy(np.float64), weights=weights)),
+        std=float(ordered.std()),
+        worst_tenth=float(worst_first[: max(1, int(WORST_SHARE * len(ordered)))].mean()),
+        min=float(ordered[0]),
+        max=float(ordered[-1]),
+        worst=float(worst_first[0]),
+        clients=len(ordered),
+    )
+
+
+def means(metrics: pd.DataFrame, kind: str, part: str, metric: str) -> "pd.Series[float]":
+    """The mean over clients at each evaluated round, indexed by round."""
+    chosen = metrics[(metrics.kind == kind) & (metrics.part == part) & (metrics.metric == metric)]
+    return chosen.groupby("round")["value"].mean().sort_index()
+
+
+def reported_round(metrics: pd.DataFrame, kind: str, metric: str, choice: Choice = "validation") -> int:
+    """The round whose test values are reported for a model kind: never chosen by test values.
+
+    "validation": the round with the best mean validation value of the metric; the smaller validation loss
+    and then the earlier round decide between equals. "last": the last evaluated round, which is also taken
+    where nobody has validation rows.
+    """
+    values = means(metrics, kind, "validation", metric).dropna()
+    if choice == "last" or values.empty:
+        return int(metrics["round"].max())
+    best = values.max() if higher_is_better(metric) else values.min()
+    tied = values.index[values == best]
+    return int(means(metrics, kind, "validation", "loss")[tied].idxmin())
+
+
+def reported_part(metrics: pd.DataFrame) -> str:
+    """The part whose values are reported: test, or validation where nobody has test rows."""
+    return "test" if (metrics.part == "test").any() else "validation"
+
+
+def reported_values(metrics: pd.DataFrame, kind: str, metric: str, round_number: int) -> "pd.Series[float]":
+    """Every client's value in the reported part at a round, indexed by client."""
+    chosen = metrics[
+        (metrics["round"] == round_number)
+        & (metrics.kind == kind)
+        & (metrics.metric == metric)
+        & (metrics.part == reported_part(metrics))
+    ]
+    return chosen.set_index("client")["value"]
+
+
+def rounds_to_target(means: "pd.Series[float]", target: float, metric: str) -> int | None:
+    """The first evaluated round whose mean reaches the target, or None.
+
+    >>> rounds_to_target(pd.Series({0: 0.1, 5: 0.7, 10: 0.6}), 0.65, "accuracy")
+    5
+    """
+    reached = means >= target if higher_is_better(metric) else means <= target
+    return int(means.index[reached][0]) if reached.any() else None

@@ -1,0 +1,59 @@
+"""A simulation's whole state in a folder, and back: safetensors for the tensors, JSON for the rest."""
+
+import hashlib
+from pathlib import Path
+
+import torch
+
+from idiolect.core import tree
+from idiolect.errors import UserError
+from idiolect.simulation import Simulation
+from idiolect.store.files import new_folder, read_json, read_tensors, remove_folder, write_json, write_tensors
+
+_SERVER = "server.safetensors"
+_STATE = "state.json"
+_NAME = "round-{:06d}"
+
+
+def save_checkpoint(simulation: Simulation, folder: Path) -> None:
+    """Save the server, the clients and the round; older checkpoints go once the new one is there."""
+    folder.mkdir(exist_ok=True)
+    older = list(folder.glob("round-*"))
+    with new_folder(folder / _NAME.format(simulation.round)) as target:
+        write_tensors(target / _SERVER, tree.to_named(simulation.server))
+        simulation.engine.setting.store.save(target)
+        files = {str(file.relative_to(target)): _digest(file) for file in _files(target)}
+        write_json(target / _STATE, {"round": simulation.round, "sha256": files})
+    for checkpoint in older:
+        if checkpoint.name != _NAME.format(simulation.round):
+            remove_folder(checkpoint)
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """The last checkpoint that was saved."""
+    return max(folder.glob("round-*"), default=None)
+
+
+def load_checkpoint(simulation: Simulation, checkpoint: Path) -> None:
+    """Put a fresh simulation of the same configuration into the saved state."""
+    state = read_json(checkpoint / _STATE)
+    for name, digest in state["sha256"].items():
+        if not (checkpoint / name).is_file() or _digest(checkpoint / name) != digest:
+            raise UserError(
+                f"the checkpoint {str(checkpoint)!r} is damaged: {name} is not the file that was saved; "
+                "remove that folder to train again from the beginning"
+            )
+    setting = simulation.engine.setting
+    simulation.server = tree.from_named(read_tensors(checkpoint / _SERVER), simulation.server)
+    template = setting.arrivals(setting.founding, torch.tensor([0]))
+    setting.store.load(checkpoint, template)
+    simulation.round = int(state["round"])
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.rglob("*") if file.is_file())
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()

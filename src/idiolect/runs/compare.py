@@ -1,0 +1,177 @@
+"""Several methods on the same clients, rows, batches and initial models, for several seeds.
+
+OUT/comparison.json     format, metric, methods, seeds and the folders of the runs
+OUT/table.parquet       a row for each method and model kind: what `idiolect compare` prints
+OUT/METHOD-seedN/       the runs
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from idiolect.errors import UserError
+from idiolect.evaluation.gain import count_gains, gains
+from idiolect.evaluation.summary import reported_values
+from idiolect.methods.catalogue import find_method
+from idiolect.runs.checks import alias_of, fields_of
+from idiolect.runs.config import RunConfig, resolve
+from idiolect.runs.folder import RunFolder
+from idiolect.runs.loop import Watcher
+from idiolect.runs.settings import Settings, merge
+from idiolect.runs.train import start_or_continue
+from idiolect.store.files import clear_write_errors, read_json, write_json, write_parquet
+
+FORMAT = "idiolect-comparison-1"
+ALONE = ("local", "personal")  # the baseline "training alone"
+SHARED = ("fedavg", "global")  # the baseline "one shared model"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The runs to make: one for each method and seed."""
+
+    configs: tuple[RunConfig, ...]
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    folder: Path
+
+
+def plan_comparison(settings: Settings) -> Comparison:
+    """The runs of `methods=local,fedavg,apfl seeds=5 ...`.
+
+    `method.*` settings go to every method that has them; `apfl.mixing=0.5` goes to one.
+    """
+    settings = dict(settings)
+    if "method" in settings and "name" in settings["method"]:
+        raise UserError("method=... is for one run; a comparison takes methods=local,fedavg,apfl")
+    kinds = [find_method(name) for name in _listed(settings.pop("methods", None), "methods")]
+    names = tuple(kind.name for kind in kinds)
+    if len(set(names)) < len(names):
+        raise UserError(f"methods={','.join(names)} names a method twice")
+    seeds = _seeds(settings.pop("seeds", 1), settings.get("seed", 0))
+    own = {name: settings.pop(name, {}) for name in names}
+    for name, options in own.items():
+        if not isinstance(options, Mapping):
+            raise UserError(f"{name}={options} is not possible: give its settings, as {name}.local_steps=5")
+    shared = settings.pop("method", {})
+    known = {kind.name: _option_names(kind) for kind in kinds}
+    for option in shared:
+        if not any(option in options for options in known.values()):
+            raise UserError(f"method.{option} is not a setting of any of {', '.join(names)}")
+    configs = []
+    for name in names:
+        common = {option: value for option, value in shared.items() if option in known[name]}
+        config = resolve(merge(settings, {"method": {**common, **own[name], "name": name}}))
+        configs += [replace(config, seed=seed) for seed in seeds]
+    first = configs[0]
+    folder = Path(first.out or Path("runs") / f"{Path(first.data['name']).stem}-{'-'.join(names)}")
+    configs = [replace(c, out=str(folder / f"{c.method['name']}-seed{c.seed}")) for c in configs]
+    return Comparison(tuple(configs), names, seeds, folder)
+
+
+def run_comparison(comparison: Comparison, watch: Callable[[RunConfig], Sequence[Watcher]]) -> pd.DataFrame:
+    """Make the runs that are missing, continue those that were stopped, and tabulate them all."""
+    folder = comparison.folder
+    marker = folder / "comparison.json"
+    if folder.exists() and not marker.is_file() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"out={str(folder)!r} exists and is not a comparison; choose another folder")
+    with clear_write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    content = {
+        "format": FORMAT,
+        "methods": comparison.methods,
+        "seeds": comparison.seeds,
+        "runs": [Path(config.out or "").name for config in comparison.configs],
+    }
+    write_json(marker, content)
+    runs = [start_or_continue(config, watch(config)) for config in comparison.configs]
+    table = tabulate(runs)
+    write_parquet(folder / "table.parquet", table)
+    return table
+
+
+def open_runs(path: str | Path) -> list[RunFolder]:
+    """The runs of a comparison's folder, or the one run of a run folder."""
+    marker = Path(path) / "comparison.json"
+    if not marker.is_file():
+        return [RunFolder(path)]
+    content = read_json(marker)
+    if content.get("format") != FORMAT:
+        raise UserError(f"{str(path)!r} is a comparison of another format than {FORMAT}")
+    return [RunFolder(Path(path) / name) for name in content["runs"]]
+
+
+def tabulate(runs: Sequence[RunFolder]) -> pd.DataFrame:
+    """A row for each method and model kind, with mean and standard deviation over seeds."""
+    by_seed: dict[int, list[RunFolder]] = {}
+    for run in runs:
+        by_seed.setdefault(run.config.seed, []).append(run)
+    rows = [row for same_seed in by_seed.values() for row in _rows_of_seed(same_seed)]
+    table = pd.DataFrame(rows)
+    order = list(dict.fromkeys(zip(table.method, table.kind, strict=True)))
+    grouped = table.groupby(["method", "kind"], sort=False)
+    numbers = [c for c in table.columns if c not in ("method", "kind", "metric", "part", "seed")]
+    result = grouped[numbers].mean()
+    result.insert(1, "std_over_seeds", grouped["mean"].std(ddof=1))
+    result.insert(0, "metric", grouped["metric"].first())
+    result.insert(0, "part", grouped["part"].first())
+    result["seeds"] = grouped.size()
+    return result.loc[order].reset_index()
+
+
+def _rows_of_seed(runs: Sequence[RunFolder]) -> list[dict[str, Any]]:
+    """The numbers of each method and kind for one seed, with gains over the two baselines."""
+    values: dict[tuple[str, str], pd.Series[float]] = {}
+    rows = []
+    for run in runs:
+        summary, metrics = run.summary(), run.metrics()
+        for kind, numbers in summary["kinds"].items():
+            method = run.config.method["name"]
+            values[method, kind] = reported_values(metrics, kind, summary["metric"], numbers["round"])
+            rows.append(
+                {
+                    "method": method,
+                    "kind": kind,
+                    "metric": summary["metric"],
+                    "part": summary["part"],
+                    "seed": run.config.seed,
+                    **numbers,
+                    "down_bits": summary["down_bits"],
+                    "up_bits": summary["up_bits"],
+                }
+            )
+    for row in rows:
+        own = values[row["method"], row["kind"]]
+        for name, baseline in (("alone", ALONE), ("shared", SHARED)):
+            comparable = baseline in values and baseline != (row["method"], row["kind"])
+            gain = gains(own, values[baseline], row["metric"]) if comparable else None
+            row[f"gain_over_{name}"] = float("nan") if gain is None else count_gains(gain).better
+            row[f"lose_to_{name}"] = float("nan") if gain is None else count_gains(gain).worse
+    return rows
+
+
+def _option_names(kind: type) -> set[str]:
+    fields = fields_of(kind)
+    return set(fields) | {alias for field in fields.values() if (alias := alias_of(field))}
+
+
+def _listed(value: Any, name: str) -> list[str]:
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, list) or not items or not all(isinstance(i, str) and i.strip() for i in items):
+        shown = "missing" if value is None else f"{value}, which is not possible"
+        raise UserError(f"{name} is {shown}: give it as {name}=local,fedavg,apfl")
+    return [item.strip() for item in items]
+
+
+def _seeds(value: Any, first: Any) -> tuple[int, ...]:
+    """A number of seeds, or the seeds themselves."""
+    if isinstance(value, str) and all(part.strip().isdigit() for part in value.split(",")):
+        value = [int(part) for part in value.split(",")]
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1 and isinstance(first, int):
+        return tuple(range(first, first + value))
+    if isinstance(value, list) and value and all(isinstance(s, int) and s >= 0 for s in value):
+        return tuple(value)
+    raise UserError(f"seeds={value} is not possible: give how many, as seeds=5, or which, as seeds=0,1,7")

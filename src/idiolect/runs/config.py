@@ -1,0 +1,151 @@
+"""One run's configuration: checked, complete, and plain enough for a YAML file."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from idiolect.core.hyper import STRICT
+from idiolect.core.method import Method
+from idiolect.data.catalogue import LOADERS
+from idiolect.errors import UserError
+from idiolect.evaluation.summary import Choice
+from idiolect.methods.catalogue import find_method
+from idiolect.models import MODELS
+from idiolect.participation import Participation
+from idiolect.runs.checks import build, check_arguments, dump, fields_of, require_known, spelled_out
+from idiolect.runs.defaults import defaults_for
+from idiolect.runs.settings import NAMED_SECTIONS, Settings, merge, write_settings
+from idiolect.simulation import EngineName
+from idiolect.trackers import TrackerName
+
+WholeNumber = Annotated[int, Field(strict=True)]
+Section = dict[str, Any]
+
+
+@dataclass(frozen=True, config=STRICT)
+class EvaluationSettings:
+    """When clients' models are evaluated, and which round is reported."""
+
+    every: WholeNumber = Field(default=5, ge=1, description="rounds from one evaluation to the next")
+    choose: Choice = Field(default="validation", description="the reported round: best validation, or last")
+
+
+@dataclass(frozen=True, config=STRICT)
+class CheckpointSettings:
+    """When states are saved."""
+
+    every: WholeNumber = Field(default=10, ge=1, description="rounds from one checkpoint to the next")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class RunConfig:
+    """All that decides what a run computes. The sections with a name hold that thing's own options."""
+
+    method: Section = Field(description="a method of `idiolect methods` and its hyper-parameters")
+    data: Section = Field(description="a data set of `idiolect datasets` or a path, and its options")
+    model: Section = Field(description="linear, mlp, dnn, cnn, char-lstm or package.module:factory")
+    participation: Participation = Field(
+        default_factory=Participation, description="who takes part, and how much work each completes"
+    )
+    rounds: WholeNumber = Field(default=50, ge=1, description="rounds of communication")
+    seed: WholeNumber = Field(default=0, ge=0, lt=2**63, description="of splits, initial models and batches")
+    batch_size: Annotated[WholeNumber, Field(ge=1)] | Literal["all"] = Field(
+        default=20, description="rows in each gradient"
+    )
+    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False, description="the l2 term's factor")
+    dtype: Literal["float32", "float64"] = Field(default="float32", description="precision of models")
+    engine: EngineName = Field(default="vectorised", description="all clients at once, or one by one")
+    threads: WholeNumber = Field(
+        default=1, ge=1, description="of torch; small models are fastest with one, and sums depend on it"
+    )
+    evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings)
+    checkpoint: CheckpointSettings = Field(default_factory=CheckpointSettings)
+    trackers: tuple[TrackerName, ...] = Field(default=(), description="tensorboard, mlflow")
+    out: str | None = Field(default=None, description="the run's folder")
+
+    @property
+    def folder(self) -> Path:
+        """Where the run is kept: `out`, or a name under runs/ that follows from the configuration."""
+        if self.out is not None:
+            return Path(self.out)
+        digest = hashlib.sha256(self.to_yaml().encode()).hexdigest()[:8]
+        return Path("runs") / f"{Path(self.data['name']).stem}-{self.method['name']}-{digest}"
+
+    def plain(self) -> Settings:
+        """As plain data, without where it is kept."""
+        settings = dump(self)
+        del settings["out"]
+        return settings
+
+    def to_yaml(self) -> str:
+        """As a YAML file that `idiolect run` takes."""
+        return write_settings(self.plain())
+
+
+def resolve(settings: Mapping[str, Any]) -> RunConfig:
+    """Check settings against the real signatures and fill in every default."""
+    for key in settings:
+        require_known(key, [*fields_of(RunConfig), "lr", "local_steps", "local_epochs"], "")
+    for section in ("method", "data"):
+        if "name" not in settings.get(section, {}):
+            raise UserError(f"{section} is missing; give it as {section}=NAME (see `idiolect {section}s`)")
+    for section in NAMED_SECTIONS:
+        if not isinstance(settings.get(section, {}).get("name", ""), str):
+            raise UserError(f"{section}={settings[section]['name']} is not possible: it must be a name")
+    kind = find_method(settings["method"]["name"])
+    settings = merge(settings, {"method": spelled_out(kind, settings["method"])})
+    settings = merge(defaults_for(settings["data"]["name"], kind), settings)
+    config = build(RunConfig, _with_sections(settings), "")
+    return replace(
+        config,
+        method={"name": kind.name, **dump(build_method(config.method))},
+        model=_checked_model(config.model),
+        data=_absolute_path(config.data),
+    )
+
+
+def build_method(section: Section) -> Method:
+    """The method that a section describes."""
+    options = dict(section)
+    return build(find_method(options.pop("name")), options, "method")
+
+
+def _with_sections(settings: Settings) -> Settings:
+    """The settings with their small sections built, so that messages name the section."""
+    sections = {
+        "participation": Participation,
+        "evaluation": EvaluationSettings,
+        "checkpoint": CheckpointSettings,
+    }
+    built: Settings = dict(settings)
+    for name, kind in sections.items():
+        if name in built:
+            if not isinstance(built[name], Mapping):
+                first = next(iter(fields_of(kind)))
+                raise UserError(
+                    f"{name}={built[name]} is not possible: it has settings, as {name}.{first}=..."
+                )
+            built[name] = build(kind, built[name], name)
+    if isinstance(trackers := built.get("trackers"), str):
+        built["trackers"] = tuple(trackers.split(","))
+    return built
+
+
+def _checked_model(section: Section) -> Section:
+    options = {key: value for key, value in section.items() if key != "name"}
+    factory = MODELS.get(section["name"])
+    if factory is not None:
+        options = check_arguments(factory, options, "model", given=("federation",))
+        options = {key: list(v) if isinstance(v, tuple) else v for key, v in options.items()}
+    return {"name": section["name"], **options}
+
+
+def _absolute_path(section: Section) -> Section:
+    """A run can be resumed from any folder: a path to data does not depend on where one stands."""
+    name = section["name"]
+    return section if name in LOADERS else {**section, "name": str(Path(name).absolute())}

@@ -1,0 +1,185 @@
+"""A run on disk.
+
+    run.json            format, versions, a fingerprint of the data
+    config.yaml         the whole configuration; `idiolect run config.yaml` repeats the run
+    clients.parquet     client, train, validation, test: rows of each client
+    metrics.parquet     round, client, kind, part, metric, value
+    rounds.parquet      round, down_bits, up_bits
+    diagnostics.parquet round, name, index, value: what the method tells about itself
+    summary.json        the reported numbers; its presence says that the run is finished
+    checkpoints/        the last saved state (see `checkpoint.py`)
+    log.txt             what happened when
+
+Until a run is finished its tables are in parts, `parts/metrics-000005.parquet` and so on, each written at
+once; `RunFolder.metrics()` reads either.
+"""
+
+import hashlib
+import platform
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+import torch
+
+from idiolect.data.federation import Federation
+from idiolect.errors import UserError
+from idiolect.evaluation.metrics import COLUMNS
+from idiolect.runs.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
+from idiolect.runs.config import RunConfig, resolve
+from idiolect.runs.settings import read_settings
+from idiolect.simulation import Simulation
+from idiolect.store.files import (
+    clear_write_errors,
+    new_folder,
+    read_json,
+    read_parquet,
+    remove_folder,
+    remove_leftovers,
+    write_bytes,
+    write_json,
+    write_parquet,
+)
+
+FORMAT = "idiolect-run-1"
+TableName = Literal["metrics", "rounds", "diagnostics"]
+TABLES: dict[TableName, tuple[str, ...]] = {
+    "metrics": COLUMNS,
+    "rounds": ("round", "down_bits", "up_bits"),
+    "diagnostics": ("round", "name", "index", "value"),
+}
+
+
+class RunFolder:
+    """Reads and writes one run's folder."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if not self.path.is_dir():
+            raise UserError(f"there is no run folder {str(path)!r}")
+        marker = self.path / "run.json"
+        if not marker.is_file() or read_json(marker).get("format") != FORMAT:
+            raise UserError(f"{str(path)!r} is not a run folder: it has no run.json of the format {FORMAT}")
+
+    @classmethod
+    def create(cls, path: Path, config: RunConfig, federation: Federation) -> "RunFolder":
+        """A new run; the folder must not exist or be empty."""
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise UserError(f"out={str(path)!r} exists and is not empty; choose another folder or remove it")
+        with clear_write_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with new_folder(path) as folder:
+            write_bytes(folder / "config.yaml", config.to_yaml().encode())
+            write_parquet(folder / "clients.parquet", client_table(federation))
+            (folder / "parts").mkdir()
+            facts = {"format": FORMAT, "data_sha256": fingerprint(federation), "versions": versions()}
+            write_json(folder / "run.json", facts)
+        return cls(path)
+
+    @property
+    def config(self) -> RunConfig:
+        """What was run."""
+        return resolve(read_settings([str(self.path / "config.yaml")]))
+
+    @property
+    def finished(self) -> bool:
+        """Whether all rounds were played and everything is written."""
+        return (self.path / "summary.json").is_file()
+
+    def facts(self) -> dict[str, Any]:
+        """Versions and the data's fingerprint."""
+        facts: dict[str, Any] = read_json(self.path / "run.json")
+        return facts
+
+    def clients(self) -> pd.DataFrame:
+        """Rows of each client in each part, indexed by client."""
+        return read_parquet(self.path / "clients.parquet").set_index("client")
+
+    def metrics(self) -> pd.DataFrame:
+        """Every client's metrics in long form."""
+        return self._table("metrics")
+
+    def rounds(self) -> pd.DataFrame:
+        """Bits of every round."""
+        return self._table("rounds")
+
+    def diagnostics(self) -> pd.DataFrame:
+        """What the method tells about itself."""
+        return self._table("diagnostics")
+
+    def summary(self) -> dict[str, Any]:
+        """The reported numbers of a finished run."""
+        if not self.finished:
+            raise UserError(
+                f"the run {str(self.path)!r} is not finished: continue it with `idiolect resume {self.path}`"
+            )
+        summary: dict[str, Any] = read_json(self.path / "summary.json")
+        return summary
+
+    def add(self, name: TableName, round_number: int, table: pd.DataFrame) -> None:
+        """Keep a part of a table; a part that is there already is replaced."""
+        write_parquet(self.path / "parts" / f"{name}-{round_number:06d}.parquet", table)
+
+    def save(self, simulation: Simulation) -> None:
+        """Save the state."""
+        save_checkpoint(simulation, self.path / "checkpoints")
+
+    def restore(self, simulation: Simulation) -> None:
+        """Put a fresh simulation into the last saved state, if there is one."""
+        remove_leftovers(self.path)
+        if (checkpoint := newest_checkpoint(self.path / "checkpoints")) is not None:
+            load_checkpoint(simulation, checkpoint)
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Join the parts; the summary, written last, marks the run as finished."""
+        for name in TABLES:
+            write_parquet(self.path / f"{name}.parquet", self._table(name))
+        write_json(self.path / "summary.json", summary)
+        remove_folder(self.path / "parts")
+
+    def log(self, message: str) -> None:
+        """Add a line to the log."""
+        path = self.path / "log.txt"
+        with clear_write_errors(path), path.open("a", encoding="utf-8") as file:
+            file.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {message}\n")
+
+    def _table(self, name: TableName) -> pd.DataFrame:
+        if self.finished:
+            return read_parquet(self.path / f"{name}.parquet")
+        parts = [read_parquet(part) for part in sorted((self.path / "parts").glob(f"{name}-*.parquet"))]
+        parts = [part for part in parts if len(part)]
+        return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(TABLES[name]))
+
+
+def client_table(federation: Federation) -> pd.DataFrame:
+    """Rows of each client in each part."""
+    return pd.DataFrame(
+        {
+            "client": list(federation.names),
+            "train": federation.train.sizes.numpy(),
+            "validation": federation.validation.sizes.numpy(),
+            "test": federation.test.sizes.numpy(),
+        }
+    )
+
+
+def fingerprint(federation: Federation) -> str:
+    """A digest of all data: a resumed run must see what it saw before."""
+    digest = hashlib.sha256("\n".join(federation.names).encode())
+    parts = (federation.train, federation.validation, federation.test)
+    for tensor in (federation.inputs, federation.targets, *(t for p in parts for t in (p.index, p.offsets))):
+        digest.update(tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """What computed the numbers."""
+    packages = {name: version(name) for name in ("idiolect", "torch", "numpy")}
+    return {
+        **packages,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "threads": str(torch.get_num_threads()),
+    }

@@ -1,0 +1,129 @@
+"""A run from its configuration to its finished folder."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+import torch
+
+from idiolect.core.task import Task
+from idiolect.errors import UserError
+from idiolect.evaluation.metrics import main_metric
+from idiolect.evaluation.summary import Choice, reported_part, reported_round, reported_values, summarise
+from idiolect.runs.build import build_simulation, load_federation
+from idiolect.runs.config import RunConfig
+from idiolect.runs.folder import RunFolder, fingerprint
+from idiolect.runs.loop import Watcher, play_rounds
+from idiolect.simulation import Simulation
+from idiolect.trackers import open_trackers
+
+
+def start_or_continue(config: RunConfig, watchers: Sequence[Watcher] = ()) -> RunFolder:
+    """Run a configuration in its folder; a folder of the same run is continued where it stopped."""
+    path = config.folder
+    if (path / "run.json").is_file():
+        folder = RunFolder(path)
+        if folder.config.plain() != config.plain():
+            raise UserError(f"out={str(path)!r} holds another run; choose another folder or remove it")
+        return continue_run(folder, watchers)
+    federation = load_federation(config)
+    simulation = build_simulation(config, federation)  # what is wrong with it is said before a folder is made
+    folder = RunFolder.create(path, config, federation)
+    return _play(folder, config, simulation, watchers)
+
+
+def continue_run(folder: RunFolder, watchers: Sequence[Watcher] = ()) -> RunFolder:
+    """Continue a run from its last checkpoint, bitwise as if it had never stopped."""
+    if folder.finished:
+        return folder
+    config = folder.config
+    federation = load_federation(config)
+    if fingerprint(federation) != folder.facts()["data_sha256"]:
+        raise UserError(
+            f"the data {config.data['name']!r} changed since the run {str(folder.path)!r} began; "
+            "start a new run in another folder"
+        )
+    return _play(folder, config, build_simulation(config, federation), watchers)
+
+
+def restore_simulation(folder: RunFolder) -> Simulation:
+    """The simulation in the run's last saved state."""
+    simulation = build_simulation(folder.config, load_federation(folder.config))
+    folder.restore(simulation)
+    return simulation
+
+
+def summarise_run(
+    metrics: pd.DataFrame,
+    clients: pd.DataFrame,
+    rounds: pd.DataFrame,
+    task: Task,
+    kinds: Sequence[str],
+    choice: Choice,
+) -> dict[str, Any]:
+    """The reported numbers of each model kind; the last kind is the one the method is judged by."""
+    metric, part = main_metric(task), reported_part(metrics)
+    by_kind = {}
+    for kind in kinds:
+        chosen = reported_round(metrics, kind, metric, choice)
+        values = reported_values(metrics, kind, metric, chosen)
+        by_kind[kind] = {"round": chosen, **summarise(values, clients[part], metric)._asdict()}
+    return {
+        "task": task.kind,
+        "metric": metric,
+        "part": part,
+        "chosen_by": choice,
+        "judged_by": kinds[-1],
+        "kinds": by_kind,
+        "down_bits": int(rounds["down_bits"].sum()),
+        "up_bits": int(rounds["up_bits"].sum()),
+    }
+
+
+def _play(
+    folder: RunFolder, config: RunConfig, simulation: Simulation, watchers: Sequence[Watcher]
+) -> RunFolder:
+    torch.set_num_threads(config.threads)
+    folder.restore(simulation)
+    folder.log(f"{'started' if simulation.round == 0 else 'continued'} at round {simulation.round}")
+    trackers = open_trackers(config.trackers, folder.path, simulation.round)
+    tracking = _Tracking([tracker.log for tracker in trackers])
+    try:
+        play_rounds(simulation, config, folder, [*watchers, tracking])
+    finally:
+        for tracker in trackers:
+            tracker.close()
+    summary = summarise_run(
+        folder.metrics(),
+        folder.clients(),
+        folder.rounds(),
+        simulation.federation.task,
+        simulation.method.kinds,
+        config.evaluation.choose,
+    )
+    folder.finish(summary)
+    folder.log(f"finished after round {simulation.round}")
+    return folder
+
+
+class _Tracking:
+    """Hands the mean values of each evaluation to the trackers."""
+
+    def __init__(self, logs: Sequence[Any]) -> None:
+        self.logs = logs
+
+    def played(self, round_number: int) -> None:
+        """Nothing to tell between evaluations."""
+
+    def evaluated(self, round_number: int, metrics: pd.DataFrame) -> None:
+        """Hand over the means."""
+        if self.logs:
+            values: Mapping[str, float] = mean_values(metrics)
+            for log in self.logs:
+                log(round_number, values)
+
+
+def mean_values(metrics: pd.DataFrame) -> dict[str, float]:
+    """The mean over clients of one evaluation, by `kind/part/metric`."""
+    grouped = metrics.groupby(["kind", "part", "metric"])["value"].mean()
+    return {"/".join(map(str, key)): float(value) for key, value in grouped.items()}  # type: ignore[arg-type]
