@@ -4,6 +4,7 @@ import difflib
 
 from idiolect.core.method import Method
 from idiolect.errors import UserError
+from idiolect.methods.additive import Additive
 from idiolect.methods.afl import AFL
 from idiolect.methods.agnostic_apfl import AgnosticAPFL
 from idiolect.methods.apfl import APFL
@@ -11,6 +12,8 @@ from idiolect.methods.drfa import DRFA
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.ifca import IFCA
 from idiolect.methods.local import Local
+from idiolect.methods.local_sgd import LocalSGD
+from idiolect.methods.minibatch_sgd import MiniBatchSGD
 from idiolect.methods.pfedkm import PFedKM
 from idiolect.methods.pfedme import PFedMe
 
@@ -24,6 +27,9 @@ METHODS: tuple[type[Method], ...] = (
     AFL,
     DRFA,
     AgnosticAPFL,
+    Additive,
+    LocalSGD,
+    MiniBatchSGD,
 )
 
 

@@ -3,10 +3,11 @@
     client i:  w_i <- w;  repeat local_steps times:  w_i <- w_i - rate * grad f_i(w_i; batch)
     server:    w <- sum over replies of a_i w_i,   a_i = 1/m  or  n_i / sum of n
 
+Replies of clients that completed only part of their steps count like the others, or are dropped.
 w is the shared model ("global"); w_i after the local steps is the client's "localized" model.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic.dataclasses import dataclass
 from torch import Tensor
@@ -57,7 +58,7 @@ class FedAvg(Method, Exchange):
     """Average of locally trained models."""
 
     name: ClassVar[str] = "fedavg"
-    aliases: ClassVar[tuple[str, ...]] = ("fedavg-ft", "local-sgd")
+    aliases: ClassVar[tuple[str, ...]] = ("fedavg-ft",)
     paper: ClassVar[str] = "McMahan et al. 2017"
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized")
     relative_to: ClassVar[dict[str, str]] = {"w": "w"}
@@ -65,6 +66,9 @@ class FedAvg(Method, Exchange):
     learning_rate: Schedule = hyper(0.1, "step size of the local steps", symbol="η", alias="lr")
     local_steps: LocalWork = hyper(10, "local steps in a round", symbol="τ")
     weighting: Weighting = hyper("uniform", "weights of the replies", symbol="a_i")
+    incomplete: Literal["keep", "drop"] = hyper(
+        "keep", "whether replies of clients that completed only some of their steps count"
+    )
     optimizer: Optimizer = hyper("sgd", "what turns gradients into steps")
 
     def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
@@ -95,10 +99,16 @@ class FedAvg(Method, Exchange):
 
     def weights(self, server: Server, cohort: Cohort) -> Tensor:
         """a_i."""
-        return reply_weights(cohort, self.weighting)
+        weights = reply_weights(cohort, self.weighting)
+        if self.incomplete == "keep" or not cohort.complete.any():
+            return weights
+        kept = weights * cohort.complete
+        return kept / kept.sum()
 
     def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
-        """w <- sum a_i w_i."""
+        """w <- sum a_i w_i; w stays if nobody is left to count."""
+        if self.incomplete == "drop" and not cohort.complete.any():
+            return server, {}
         return Server(replies.w), {}
 
     def predictors(self, server: Server, client: Client, number: Tensor) -> dict[PredictorKind, Predictor]:

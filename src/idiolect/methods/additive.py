@@ -1,0 +1,208 @@
+"""Additive personalised Local SGD. Spec 2.
+
+Client m predicts with the sum of the shared part w and a personal part of its own, v_m = w + θ_m.
+
+    client m:  w_m <- w;  repeat local_steps times, with ONE gradient g = ∇f_m(w_m + θ_m; ξ):
+                   θ_m <- θ_m - η_θ g,   w_m <- w_m - η_w g                             (C1)
+               send w_m - w                                                             (C2)
+    server:    w <- w + β mean_m(w_m - w)                                                (S)
+
+η_w is `learning_rate`, η_θ = α η_w is `personal_rate` (either may be 0), β is `outer_step`. θ_m never leaves
+the client. Output options (2.6), T steps in all, t = 0 .. T-1:
+
+    I    last:           w_T + θ_T^m
+    II   average:        (1/T) Σ_t (w̄_t + θ_t^m),  w̄_t = mean_m w_t^m
+    III  local_average:  (1/T) Σ_t (w_t^m + θ_t^m)
+
+In a step that a client does not take, its w_m and θ_m stand still; III counts only steps that it takes.
+"""
+
+import dataclasses
+import math
+import warnings
+from typing import ClassVar, Literal, NamedTuple, Self
+
+import torch
+from pydantic import model_validator
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from idiolect.core import tree
+from idiolect.core.averaging import Average
+from idiolect.core.hyper import STRICT, hyper
+from idiolect.core.method import Cohort, Exchange, Info, LocalWork, Method, Population, PredictorKind, Site
+from idiolect.core.objective import Batch, Predictor
+from idiolect.core.schedule import Clock, Constant, Schedule
+from idiolect.core.spread import Path
+from idiolect.core.tree import Params
+from idiolect.core.weighting import Weighting, reply_weights
+
+
+class Server(NamedTuple):
+    """The shared part w; Σ_t w̄_t for option II."""
+
+    w: Params
+    average: Average | tuple[()]
+
+
+class Client(NamedTuple):
+    """The personal part θ_m, the last local copy w_m; Σ_t θ_t^m (II) or Σ_t w_t^m + θ_t^m (III)."""
+
+    theta: Params
+    w: Params
+    average: Average | tuple[()]
+
+
+class Down(NamedTuple):
+    """To every client: the shared part."""
+
+    w: Params
+
+
+class Up(NamedTuple):
+    """From each client: how far its copy of w moved (and, only when asked, Σ_k w_m^k; its whole path)."""
+
+    delta: Params
+    average: Average | tuple[()]
+    path: Path | tuple[()]
+
+
+class Work(NamedTuple):
+    """Changes with every local step."""
+
+    theta: Params
+    w: Params
+    own_average: Average | tuple[()]
+    shared_average: Average | tuple[()]
+    path: Path | tuple[()]
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Additive(Method, Exchange):
+    """A shared part plus a personal part, trained by one gradient."""
+
+    name: ClassVar[str] = "additive"
+    aliases: ClassVar[tuple[str, ...]] = ("additive-local-sgd", "personalized-local-sgd")
+    paper: ClassVar[str] = "additive personalised Local SGD"
+    kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized", "personal")
+
+    learning_rate: Schedule = hyper(
+        0.05, "step size of the shared part", symbol="η", alias="lr", paper="0.05; 1/(2(1+α)L)"
+    )
+    personal_rate: Schedule | None = hyper(
+        None, "step size of the personal part; None: that of the shared part", symbol="αη", paper="α = 1"
+    )
+    outer_step: float = hyper(1.0, "server's step along the mean move", symbol="β", paper="1; up to √M", ge=0)
+    local_steps: LocalWork = hyper(10, "local steps in a round", symbol="K", paper="3; 10")
+    output: Literal["last", "average", "local_average"] = hyper(
+        "last", "the personal model: the last iterate (I), or the average of all (II, III)"
+    )
+    weighting: Weighting = hyper("uniform", "weights of the replies")
+    allow_unstable: bool = hyper(False, "keep an outer step above 2 + α, which can diverge")
+    log_consensus_error: bool = hyper(
+        False, "log ξ_t in every local step; uploads the whole path of w_m: local_steps times the traffic"
+    )
+
+    @model_validator(mode="after")
+    def _warn_if_clamped(self) -> Self:
+        if self._stable_outer_step < self.outer_step:
+            warnings.warn(
+                f"outer_step={self.outer_step:g} can diverge above 2 + α = {self._stable_outer_step:g} "
+                "and is lowered to it; allow_unstable=true keeps it",
+                stacklevel=3,
+            )
+        return self
+
+    @property
+    def _personal_rate(self) -> Schedule:
+        return self.learning_rate if self.personal_rate is None else self.personal_rate
+
+    @property
+    def _stable_outer_step(self) -> float:
+        """β ≤ 2 + α (2.7), with α the ratio of the rates at the start."""
+        start = Clock(0, 0, 1)
+        shared, personal = float(self.learning_rate(start)), float(self._personal_rate(start))
+        alpha = personal / shared if shared > 0 else math.inf
+        return self.outer_step if self.allow_unstable else min(self.outer_step, 2 + alpha)
+
+    def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
+        """w^0."""
+        return Server(params, self._empty_average(params))
+
+    def client_init(self, server: Server, client: Tensor) -> Client:
+        """θ_m = 0."""
+        average = () if self.output == "last" else Average.empty(server.w)
+        return Client(tree.zeros_like(server.w), server.w, average)
+
+    def down(self, server: Server, ids: Tensor) -> Down:
+        """w."""
+        return Down(server.w)
+
+    def begin(self, client: Client, down: Down, site: Site) -> Work:
+        """w_m <- w; θ_m as it was."""
+        own = client.average
+        if isinstance(own, Average) and self.output == "average":
+            own = own.caught_up(client.theta, torch.as_tensor(site.clock.time))  # it stood still meanwhile
+        path = Path.empty(down.w, site.clock.local_steps) if self.log_consensus_error else ()
+        return Work(client.theta, down.w, own, self._empty_average(down.w), path)
+
+    def step(self, work: Work, client: Client, down: Down, batches: tuple[Batch, ...], site: Site) -> Work:
+        """C1: both parts move along the one gradient at their sum."""
+        v = tree.add(work.w, work.theta)
+        gradient = site.objective.gradient(v, batches[0])
+        own, shared, path = work.own_average, work.shared_average, work.path
+        if isinstance(own, Average):
+            own = own.plus(v if self.output == "local_average" else work.theta, 1)
+        if isinstance(shared, Average):
+            shared = shared.plus(work.w, 1)
+        if isinstance(path, Path):
+            path = path.at(site.clock.step, tree.subtract(work.w, down.w))
+        theta = tree.step(work.theta, site.rate(self._personal_rate), gradient)
+        w = tree.step(work.w, site.rate(self.learning_rate), gradient)
+        return Work(theta, w, own, shared, path)
+
+    def finish(self, work: Work, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
+        """C2: keep θ_m, send w_m - w."""
+        delta = tree.subtract(work.w, down.w)
+        shared, path = work.shared_average, work.path
+        if isinstance(shared, Average):
+            shared = shared.caught_up(work.w, torch.tensor(site.clock.local_steps))
+        if isinstance(path, Path):
+            path = path.stopped(site.steps, delta)
+        return Client(work.theta, work.w, work.own_average), Up(delta, shared, path)
+
+    def weights(self, server: Server, cohort: Cohort) -> Tensor:
+        """Uniform in the paper."""
+        return reply_weights(cohort, self.weighting)
+
+    def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
+        """w <- w + β mean(w_m - w)."""
+        w = tree.step(server.w, -self._stable_outer_step, replies.delta)
+        average = server.average
+        if isinstance(average, Average):
+            average = tree.add(average, replies.average)
+        info = {"consensus_error": replies.path.spread()} if isinstance(replies.path, Path) else {}
+        return Server(w, average), info
+
+    def predictors(self, server: Server, client: Client, number: Tensor) -> dict[PredictorKind, Predictor]:
+        """w alone, the client's sum after its local steps, and the sum that the output option names."""
+        last = tree.add(server.w, client.theta)
+        personal = last
+        if self.output == "local_average":
+            assert isinstance(client.average, Average)
+            personal = client.average.mean(last)
+        elif isinstance(server.average, Average):
+            assert isinstance(client.average, Average)
+            time = torch.maximum(server.average.weight, client.average.weight)
+            theta = client.average.caught_up(client.theta, time).mean(client.theta)
+            personal = tree.add(server.average.mean(server.w), theta)
+        return {"global": server.w, "localized": tree.add(client.w, client.theta), "personal": personal}
+
+    def newcomer(self, server: Server) -> "Additive":
+        """θ only: the same steps with w frozen."""
+        return dataclasses.replace(
+            self, learning_rate=Constant(0.0), personal_rate=self._personal_rate, log_consensus_error=False
+        )
+
+    def _empty_average(self, params: Params) -> Average | tuple[()]:
+        return Average.empty(params) if self.output == "average" else ()

@@ -1,0 +1,101 @@
+"""Local SGD with an outer step. Spec 6.5: Additive without its personal part.
+
+    client i:  w_i <- w;  repeat local_steps times:  w_i <- w_i - η ∇f_i(w_i; ξ)
+    server:    w <- w + β mean_i(w_i - w)
+
+With β = 1 it is FedAvg; with small η and βη local_steps = γ it approaches mini-batch SGD with rate γ.
+"""
+
+from typing import ClassVar, NamedTuple
+
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from idiolect.core import tree
+from idiolect.core.hyper import STRICT, hyper
+from idiolect.core.method import Cohort, Exchange, Info, LocalWork, Method, Population, PredictorKind, Site
+from idiolect.core.objective import Batch, Predictor
+from idiolect.core.schedule import Schedule
+from idiolect.core.tree import Params
+from idiolect.core.weighting import Weighting, reply_weights
+
+
+class Server(NamedTuple):
+    """The shared model w."""
+
+    w: Params
+
+
+class Client(NamedTuple):
+    """The last local copy w_i."""
+
+    w: Params
+
+
+class Down(NamedTuple):
+    """To every client: the shared model."""
+
+    w: Params
+
+
+class Up(NamedTuple):
+    """From each client: how far its copy moved, w_i - w."""
+
+    delta: Params
+
+
+class Work(NamedTuple):
+    """Changes with every local step."""
+
+    w: Params
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class LocalSGD(Method, Exchange):
+    """Local steps, then a server's step along their mean."""
+
+    name: ClassVar[str] = "local-sgd"
+    paper: ClassVar[str] = "Stich 2019"
+    kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized")
+
+    learning_rate: Schedule = hyper(0.1, "step size of the local steps", symbol="η", alias="lr")
+    outer_step: float = hyper(1.0, "server's step along the mean move", symbol="β", ge=0)
+    local_steps: LocalWork = hyper(10, "local steps in a round", symbol="K")
+    weighting: Weighting = hyper("uniform", "weights of the replies")
+
+    def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
+        """w^0."""
+        return Server(params)
+
+    def client_init(self, server: Server, client: Tensor) -> Client:
+        """The shared model is the first local copy."""
+        return Client(server.w)
+
+    def down(self, server: Server, ids: Tensor) -> Down:
+        """w."""
+        return Down(server.w)
+
+    def begin(self, client: Client, down: Down, site: Site) -> Work:
+        """w_i <- w."""
+        return Work(down.w)
+
+    def step(self, work: Work, client: Client, down: Down, batches: tuple[Batch, ...], site: Site) -> Work:
+        """w_i <- w_i - η ∇f_i(w_i; ξ)."""
+        gradient = site.objective.gradient(work.w, batches[0])
+        return Work(tree.step(work.w, site.rate(self.learning_rate), gradient))
+
+    def finish(self, work: Work, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
+        """Keep w_i, send its move."""
+        return Client(work.w), Up(tree.subtract(work.w, down.w))
+
+    def weights(self, server: Server, cohort: Cohort) -> Tensor:
+        """Of the mean move."""
+        return reply_weights(cohort, self.weighting)
+
+    def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
+        """w <- w + β mean(w_i - w)."""
+        return Server(tree.step(server.w, -self.outer_step, replies.delta)), {}
+
+    def predictors(self, server: Server, client: Client, number: Tensor) -> dict[PredictorKind, Predictor]:
+        """The shared model, and the client's last local copy of it."""
+        return {"global": server.w, "localized": client.w}

@@ -1,0 +1,106 @@
+"""Distributed mini-batch SGD. Spec 6.4.
+
+    w <- w - γ (1/M) Σ_i (1/K) Σ_k ∇f_i(w; ξ_ik)
+
+All K gradients of a round are taken at the server's w, so nobody drifts and a round is one step. The
+client's "localized" model is the step it would take alone: w - γ (1/K) Σ_k ∇f_i(w; ξ_ik).
+"""
+
+from typing import ClassVar, NamedTuple
+
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from idiolect.core import tree
+from idiolect.core.fine_tuning import FineTuning
+from idiolect.core.hyper import STRICT, hyper
+from idiolect.core.method import Cohort, Exchange, Info, LocalWork, Method, Population, PredictorKind, Site
+from idiolect.core.objective import Batch, Predictor
+from idiolect.core.schedule import Schedule
+from idiolect.core.tree import Params
+from idiolect.core.weighting import Weighting, reply_weights
+
+
+class Server(NamedTuple):
+    """The shared model w."""
+
+    w: Params
+
+
+class Client(NamedTuple):
+    """w after the client's own step."""
+
+    w: Params
+
+
+class Down(NamedTuple):
+    """To every client: the shared model."""
+
+    w: Params
+
+
+class Up(NamedTuple):
+    """From each client: its step, γ times the mean of its gradients."""
+
+    step: Params
+
+
+class Work(NamedTuple):
+    """Σ_k γ ∇f_i(w; ξ_ik) so far."""
+
+    total: Params
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class MiniBatchSGD(Method, Exchange):
+    """One step in a round, along the mean of all gradients."""
+
+    name: ClassVar[str] = "minibatch-sgd"
+    aliases: ClassVar[tuple[str, ...]] = ("mb-sgd", "fedsgd")
+    kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized")
+
+    learning_rate: Schedule = hyper(0.1, "step size of a round", symbol="γ", alias="lr")
+    local_steps: LocalWork = hyper(10, "gradients of each client in a round", symbol="K")
+    weighting: Weighting = hyper("uniform", "weights of the replies")
+
+    def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
+        """w^0."""
+        return Server(params)
+
+    def client_init(self, server: Server, client: Tensor) -> Client:
+        """No step yet."""
+        return Client(server.w)
+
+    def down(self, server: Server, ids: Tensor) -> Down:
+        """w."""
+        return Down(server.w)
+
+    def begin(self, client: Client, down: Down, site: Site) -> Work:
+        """No gradient yet."""
+        return Work(tree.zeros_like(down.w))
+
+    def step(self, work: Work, client: Client, down: Down, batches: tuple[Batch, ...], site: Site) -> Work:
+        """One more gradient at the server's w."""
+        gradient = site.objective.gradient(down.w, batches[0])
+        return Work(tree.step(work.total, -site.rate(self.learning_rate), gradient))
+
+    def finish(self, work: Work, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
+        """Send the mean over the steps that were taken."""
+        step = tree.scale(work.total, 1 / site.steps)
+        return Client(tree.subtract(down.w, step)), Up(step)
+
+    def weights(self, server: Server, cohort: Cohort) -> Tensor:
+        """Of the mean step."""
+        return reply_weights(cohort, self.weighting)
+
+    def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
+        """w <- w - mean step."""
+        return Server(tree.subtract(server.w, replies.step)), {}
+
+    def predictors(self, server: Server, client: Client, number: Tensor) -> dict[PredictorKind, Predictor]:
+        """The shared model, and the client's own step from it."""
+        return {"global": server.w, "localized": client.w}
+
+    def newcomer(self, server: Server) -> FineTuning:
+        """Ordinary local steps from w."""
+        return FineTuning(self.learning_rate, self.local_steps)
