@@ -9,6 +9,7 @@ from idiolect.methods.afl import AFL
 from idiolect.methods.agnostic_apfl import AgnosticAPFL
 from idiolect.methods.apfl import APFL
 from idiolect.methods.drfa import DRFA
+from idiolect.methods.efl import EFL
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.ifca import IFCA
 from idiolect.methods.local import Local
@@ -21,6 +22,7 @@ METHODS: tuple[type[Method], ...] = (
     Local,
     FedAvg,
     APFL,
+    EFL,
     PFedKM,
     PFedMe,
     IFCA,

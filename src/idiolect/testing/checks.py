@@ -117,7 +117,7 @@ def _require_equal(ours: Tree, theirs: Tree, tolerance: float) -> None:
     if a.keys() != b.keys():
         raise AssertionError(f"the fields differ: {sorted(a.keys() ^ b.keys())}")
     for name in a:
-        scale = max(float(b[name].abs().max()) if b[name].numel() else 0.0, 1.0)
+        scale = max(float(b[name].double().abs().max()) if b[name].numel() else 0.0, 1.0)
         apart = float((a[name].double() - b[name].double()).abs().max()) if b[name].numel() else 0.0
         if not apart <= tolerance * scale:
             raise AssertionError(f"{name} differs by {apart:.3g}")
