@@ -15,8 +15,11 @@ from idiolect.methods.ifca import IFCA
 from idiolect.methods.local import Local
 from idiolect.methods.local_sgd import LocalSGD
 from idiolect.methods.minibatch_sgd import MiniBatchSGD
+from idiolect.methods.perm import PERM
+from idiolect.methods.perm_two_stage import PERMTwoStage
 from idiolect.methods.pfedkm import PFedKM
 from idiolect.methods.pfedme import PFedMe
+from idiolect.methods.submodels import FederatedDropout, FedRolex, HeteroFL
 
 METHODS: tuple[type[Method], ...] = (
     Local,
@@ -32,6 +35,11 @@ METHODS: tuple[type[Method], ...] = (
     Additive,
     LocalSGD,
     MiniBatchSGD,
+    PERM,
+    PERMTwoStage,
+    HeteroFL,
+    FedRolex,
+    FederatedDropout,
 )
 
 

@@ -1,0 +1,87 @@
+"""How a client that was not there in training gets a PERM model: weights from its own gradient.
+
+g = ∇f(w),  z_j = |g - g_j|²,  z_self = 0;  α solves eq. 2 over the clients and itself
+v <- α_self w + Σ_j α(j) v_j,  then local steps with rate η α_self / max α on its own rows
+"""
+
+from typing import ClassVar, NamedTuple
+
+import torch
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from idiolect.core import tree
+from idiolect.core.hyper import STRICT
+from idiolect.core.method import ClientState, Cohort, Exchange, Info, LocalWork, Site
+from idiolect.core.mixing_weights import optimal_weights
+from idiolect.core.objective import Batch
+from idiolect.core.schedule import Schedule
+from idiolect.core.tree import Params
+from idiolect.methods._mixing import Comparison, WeightRule
+from idiolect.methods._perm_server import Server
+
+
+class Down(NamedTuple):
+    """To the newcomer: the model to compare at, everybody's gradient there, personal model and rows, λ."""
+
+    w: Params
+    gradients: Params
+    v: Params
+    sizes: Tensor
+    regulariser: Tensor
+
+
+class Empty(NamedTuple):
+    """A message without content."""
+
+
+class Work(NamedTuple):
+    """The newcomer's model, and its own weight relative to the largest."""
+
+    v: Params
+    factor: Tensor
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Newcomer(Exchange):
+    """Mix the personal models of clients with similar gradients, then train on one's own rows."""
+
+    sees_all_rows: ClassVar[bool] = True
+
+    learning_rate: Schedule
+    local_steps: LocalWork
+    weight_rule: WeightRule
+
+    def down(self, server: Server, ids: Tensor) -> Down:
+        """What is known of everybody who has sent a gradient."""
+        known = server.heard & (server.sizes > 0)
+        comparison = Comparison(server.gradients, server.w, server.sizes, None)
+        regulariser = torch.tensor(comparison.regulariser(known, self.weight_rule), dtype=torch.float64)
+        gradients, v = tree.select(server.gradients, known), tree.select(server.v, known)
+        return Down(server.compared_at, gradients, v, server.sizes[known], regulariser)
+
+    def begin(self, client: ClientState, down: Down, site: Site) -> Work:
+        """The mix of the others' models."""
+        own = site.objective.gradient(down.w, site.all_rows)
+        apart = tree.flatten_rows(down.gradients) - tree.flatten(own)
+        costs = torch.cat([torch.zeros(1, dtype=torch.float64), apart.to(torch.float64).square().sum(1)])
+        sizes = torch.cat([site.size[None], down.sizes])
+        weights = optimal_weights(costs, sizes, down.regulariser)
+        helpers = tree.weighted_sum(down.v, weights[1:])
+        share = weights[0].to(tree.scalar_of(down.w).dtype)
+        return Work(tree.add(tree.scale(down.w, share), helpers), share / weights.max().to(share.dtype))
+
+    def step(
+        self, work: Work, client: ClientState, down: Down, batches: tuple[Batch, ...], site: Site
+    ) -> Work:
+        """v <- v - η (α_self / max α) ∇f(v; ξ)."""
+        rate = site.rate(self.learning_rate) * work.factor
+        return work._replace(v=tree.step(work.v, rate, site.objective.gradient(work.v, batches[0])))
+
+    def finish(self, work: Work, client: ClientState, down: Down, site: Site) -> tuple[ClientState, Empty]:
+        """Keep the model; nothing is sent."""
+        return client._replace(v=work.v), Empty()
+
+    def absorb(self, server: Server, replies: Empty, cohort: Cohort) -> tuple[Server, Info]:
+        """The server learns nothing from a newcomer."""
+        return server, {}

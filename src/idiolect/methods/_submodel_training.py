@@ -1,0 +1,128 @@
+"""A round of FedAvg in which every client trains the sub-model that it can hold. Spec 6.13.
+
+    client i:  w_i <- m_i ⊙ w;  repeat:  w_i <- w_i - rate * m_i ⊙ ∇f_i(w_i; batch)
+    server:    each parameter <- its average over the clients that held it, unchanged if nobody did
+
+For methods whose server has a model `w`, a counter `round` and a `key`, and whose clients have a `w`.
+"""
+
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+from torch.func import vmap
+
+from idiolect.core import rng, tree
+from idiolect.core.hyper import STRICT
+from idiolect.core.method import Bits, Cohort, Exchange, Info, LocalWork, Site, plain_bits
+from idiolect.core.objective import Batch
+from idiolect.core.schedule import Schedule
+from idiolect.core.submodel import (
+    Chain,
+    Ratio,
+    Selection,
+    Units,
+    average_of_holders,
+    client_ratios,
+    held_bits,
+)
+from idiolect.core.tree import Params
+from idiolect.core.weighting import Weighting, reply_weights
+
+
+class Down(NamedTuple):
+    """To client i: its part of the shared model and which hidden units it has (nothing: all)."""
+
+    w: Params
+    units: Units
+
+
+class Up(NamedTuple):
+    """From client i: its part after the local steps."""
+
+    w: Params
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class SubmodelTraining(Exchange):
+    """Local steps on sub-models, averaged where they were held."""
+
+    personal_down: ClassVar[bool] = True
+    relative_to: ClassVar[dict[str, str]] = {"w": "w"}
+
+    learning_rate: Schedule
+    local_steps: LocalWork
+    capacities: tuple[Ratio, ...] = Field(min_length=1)
+    selection: Selection = "static"
+    roll: int = 1  # units by which a rolling window moves in a round
+    weighting: Weighting = "uniform"
+
+    @property
+    def whole(self) -> bool:
+        """Whether everybody holds the whole model."""
+        return min(self.capacities) == 1
+
+    def down(self, server: Any, ids: Tensor) -> Down:
+        """m_i ⊙ w."""
+        w = tree.repeat(server.w, len(ids))
+        if self.whole:
+            return Down(w, ())
+        units = self._units(server, ids)
+        return Down(vmap(Chain.of(server.w).restrict)(w, units), units)
+
+    def begin(self, client: Any, down: Down, site: Site) -> Params:
+        """w_i <- m_i ⊙ w."""
+        return down.w
+
+    def step(self, work: Params, client: Any, down: Down, batches: tuple[Batch, ...], site: Site) -> Params:
+        """w_i <- w_i - rate * m_i ⊙ ∇f_i(w_i; batch)."""
+        gradient = site.objective.gradient(work, batches[0])
+        if not self.whole:
+            gradient = Chain.of(work).restrict(gradient, down.units)
+        return tree.step(work, site.rate(self.learning_rate), gradient)
+
+    def finish(self, work: Params, client: Any, down: Down, site: Site) -> tuple[Any, Up]:
+        """Keep and send w_i."""
+        return client._replace(w=work), Up(work)
+
+    def weights(self, server: Any, cohort: Cohort) -> Tensor:
+        """a_i."""
+        return reply_weights(cohort, self.weighting)
+
+    def absorb(self, server: Any, replies: Up, cohort: Cohort) -> tuple[Any, Info]:
+        """Each parameter averaged over those who held it."""
+        if self.whole:
+            return server._replace(w=replies.w), {}
+        weights, units = reply_weights(cohort, self.weighting), self._units(server, cohort.ids)
+        return server._replace(
+            w=average_of_holders(replies.w, Chain.of(server.w), units, weights, server.w)
+        ), {}
+
+    def down_bits(self, server: Any, down: Down, ids: Tensor) -> Bits:
+        """The values that the client holds, and one bit for each hidden unit."""
+        if self.whole:
+            return plain_bits(down, len(ids), stacked=True)
+        named = sum(Chain.of(server.w).hidden)
+        return self._held(server.w, ids) | {"units": torch.full_like(ids, named)}
+
+    def up_bits(self, uploads: Up, ids: Tensor) -> Bits:
+        """The values that the client holds."""
+        return self._held(tree.row(uploads.w, 0), ids)
+
+    def _held(self, params: Params, ids: Tensor) -> Bits:
+        if self.whole:
+            return {"w": torch.full_like(ids, tree.count_bits(params))}
+        # How many units are kept does not depend on which.
+        units = vmap(Chain.of(params).first_units)(client_ratios(self.capacities, ids))
+        return {"w": held_bits(params, units)}
+
+    def _units(self, server: Any, ids: Tensor) -> Units:
+        """The kept units of some clients in this round, stacked: a pure function of the server's state."""
+        chain, offset = Chain.of(server.w), server.round * self.roll
+
+        def choose(ratio: Tensor, key: Tensor) -> Units:
+            return chain.units(ratio, self.selection, offset, key)
+
+        return vmap(choose)(client_ratios(self.capacities, ids), rng.fold(server.key, server.round, ids))
