@@ -164,3 +164,8 @@ def _number_means_constant(value: Any) -> Any:
 Schedule = Annotated[
     PlainSchedule | Restart, Field(discriminator="name"), BeforeValidator(_number_means_constant)
 ]
+
+
+def round_total(schedule: Schedule, clock: Clock) -> Number:
+    """The sum of the rates of all steps of the clock's round."""
+    return sum(schedule(clock._replace(step=step)) for step in range(clock.local_steps))

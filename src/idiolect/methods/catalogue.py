@@ -8,17 +8,23 @@ from idiolect.methods.additive import Additive
 from idiolect.methods.afl import AFL
 from idiolect.methods.agnostic_apfl import AgnosticAPFL
 from idiolect.methods.apfl import APFL
+from idiolect.methods.ditto import Ditto
 from idiolect.methods.drfa import DRFA
 from idiolect.methods.efl import EFL
 from idiolect.methods.fedavg import FedAvg
+from idiolect.methods.fedgate import FedGATE
+from idiolect.methods.fedprox import FedProx
 from idiolect.methods.ifca import IFCA
 from idiolect.methods.local import Local
 from idiolect.methods.local_sgd import LocalSGD
 from idiolect.methods.minibatch_sgd import MiniBatchSGD
+from idiolect.methods.per_fedavg import PerFedAvg
 from idiolect.methods.perm import PERM
 from idiolect.methods.perm_two_stage import PERMTwoStage
 from idiolect.methods.pfedkm import PFedKM
 from idiolect.methods.pfedme import PFedMe
+from idiolect.methods.scaffold import Scaffold
+from idiolect.methods.vrl_sgd import VRLSGD
 from idiolect.methods.submodels import FederatedDropout, FedRolex, HeteroFL
 
 METHODS: tuple[type[Method], ...] = (
@@ -40,6 +46,12 @@ METHODS: tuple[type[Method], ...] = (
     HeteroFL,
     FedRolex,
     FederatedDropout,
+    FedProx,
+    Scaffold,
+    FedGATE,
+    VRLSGD,
+    Ditto,
+    PerFedAvg,
 )
 
 

@@ -1,0 +1,146 @@
+"""Ditto (Li et al. 2021): a personal model that stays near the shared one.
+
+    client i, with w received and local_steps batches ξ, each used by both:
+        w_i <- w;  w_i <- w_i - η ∇f_i(w_i; ξ)                          the shared model's FedAvg step
+        v_i <- v_i - η_v (∇f_i(v_i; ξ) + λ (v_i - w))                   min over v of f_i(v) + (λ/2)|v - w|²
+    server:    w <- Σ a_i w_i
+
+v_i never leaves the client. With λ = 0 it is local training beside FedAvg; w does not depend on λ.
+"""
+
+from typing import ClassVar, NamedTuple
+
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from idiolect.core import tree
+from idiolect.core.hyper import STRICT, hyper
+from idiolect.core.method import Cohort, Exchange, Info, LocalWork, Method, Population, PredictorKind, Site
+from idiolect.core.objective import Batch, Predictor
+from idiolect.core.schedule import Schedule
+from idiolect.core.tree import Params
+from idiolect.core.weighting import Weighting, reply_weights
+
+
+class Server(NamedTuple):
+    """The shared model w."""
+
+    w: Params
+
+
+class Client(NamedTuple):
+    """The personal model v_i and the last local copy w_i."""
+
+    v: Params
+    w: Params
+
+
+class Down(NamedTuple):
+    """To every client: the shared model."""
+
+    w: Params
+
+
+class Up(NamedTuple):
+    """From each client: its copy of w after the local steps."""
+
+    w: Params
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Ditto(Method, Exchange):
+    """FedAvg, and a personal model held near its result."""
+
+    name: ClassVar[str] = "ditto"
+    paper: ClassVar[str] = "Li et al. 2021"
+    kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized", "personal")
+    relative_to: ClassVar[dict[str, str]] = {"w": "w"}
+
+    learning_rate: Schedule = hyper(0.1, "step size of the shared model", symbol="η", alias="lr")
+    personal_rate: Schedule | None = hyper(
+        None, "step size of the personal model; None: that of the shared model", symbol="η_v"
+    )
+    proximal: float = hyper(
+        0.1, "weight of the pull to the shared model", symbol="λ", alias="lambda", paper="0.05 to 2", ge=0
+    )
+    local_steps: LocalWork = hyper(10, "local steps in a round, of both models", symbol="s")
+    weighting: Weighting = hyper("uniform", "weights of the replies", symbol="a_i")
+
+    def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
+        """w^0."""
+        return Server(params)
+
+    def client_init(self, server: Server, client: Tensor) -> Client:
+        """v_i starts at the shared model."""
+        return Client(server.w, server.w)
+
+    def down(self, server: Server, ids: Tensor) -> Down:
+        """w."""
+        return Down(server.w)
+
+    def begin(self, client: Client, down: Down, site: Site) -> Client:
+        """w_i <- w; v_i as it was."""
+        return Client(client.v, down.w)
+
+    def step(
+        self, work: Client, client: Client, down: Down, batches: tuple[Batch, ...], site: Site
+    ) -> Client:
+        """Both models move, each along its own gradient on the same batch."""
+        w = tree.step(work.w, site.rate(self.learning_rate), site.objective.gradient(work.w, batches[0]))
+        return Client(self._personal_step(work.v, down.w, batches[0], site), w)
+
+    def finish(self, work: Client, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
+        """Keep v_i, send w_i."""
+        return work, Up(work.w)
+
+    def weights(self, server: Server, cohort: Cohort) -> Tensor:
+        """a_i."""
+        return reply_weights(cohort, self.weighting)
+
+    def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
+        """w <- Σ a_i w_i."""
+        return Server(replies.w), {}
+
+    def predictors(self, server: Server, client: Client, number: Tensor) -> dict[PredictorKind, Predictor]:
+        """The shared model, the client's last local copy of it, and v_i."""
+        return {"global": server.w, "localized": client.w, "personal": client.v}
+
+    def newcomer(self, server: Server) -> "DittoNewcomer":
+        """v from the final w, held near it."""
+        return DittoNewcomer(self, self.local_steps)
+
+    def _personal_step(self, v: Params, w: Params, batch: Batch, site: Site) -> Params:
+        """v - η_v (∇f_i(v; ξ) + λ (v - w))."""
+        gradient = site.objective.gradient(v, batch)
+        held = tree.map_tree(lambda g, a, b: g + self.proximal * (a - b), gradient, v, w)
+        return tree.step(v, site.rate(self.personal_rate or self.learning_rate), held)
+
+
+@dataclass(frozen=True, config=STRICT)
+class DittoNewcomer(Exchange):
+    """The personal half of the steps, with w frozen."""
+
+    method: Ditto
+    local_steps: LocalWork
+
+    def down(self, server: Server, ids: Tensor) -> Down:
+        """w."""
+        return Down(server.w)
+
+    def begin(self, client: Client, down: Down, site: Site) -> Params:
+        """v <- w."""
+        return down.w
+
+    def step(
+        self, work: Params, client: Client, down: Down, batches: tuple[Batch, ...], site: Site
+    ) -> Params:
+        """Only v moves."""
+        return self.method._personal_step(work, down.w, batches[0], site)
+
+    def finish(self, work: Params, client: Client, down: Down, site: Site) -> tuple[Client, tuple[()]]:
+        """Keep v; nothing is sent."""
+        return client._replace(v=work), ()
+
+    def absorb(self, server: Server, replies: tuple[()], cohort: Cohort) -> tuple[Server, Info]:
+        """The server learns nothing from a newcomer."""
+        return server, {}

@@ -1,0 +1,105 @@
+"""FedProx (Li et al. 2020): FedAvg whose local steps are held back to the shared model. Spec 6.6.
+
+    client i:  w_i <- w;  repeat, as often as it can:  w_i <- w_i - η (∇f_i(w_i; ξ) + μ (w_i - w))
+    server:    w <- Σ a_i w_i
+
+Clients that complete only part of their steps are welcome. With μ = 0 it is FedAvg.
+"""
+
+from typing import ClassVar, NamedTuple
+
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from idiolect.core import tree
+from idiolect.core.hyper import STRICT, hyper
+from idiolect.core.method import Cohort, Exchange, Info, LocalWork, Method, Population, PredictorKind, Site
+from idiolect.core.objective import Batch, Predictor
+from idiolect.core.schedule import Schedule
+from idiolect.core.tree import Params
+from idiolect.core.weighting import Weighting, reply_weights
+
+
+class Server(NamedTuple):
+    """The shared model w."""
+
+    w: Params
+
+
+class Client(NamedTuple):
+    """The last local copy w_i."""
+
+    w: Params
+
+
+class Down(NamedTuple):
+    """To every client: the shared model."""
+
+    w: Params
+
+
+class Up(NamedTuple):
+    """From each client: its model after the local steps."""
+
+    w: Params
+
+
+class Work(NamedTuple):
+    """Changes with every local step."""
+
+    w: Params
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class FedProx(Method, Exchange):
+    """FedAvg with a proximal term in the local objective."""
+
+    name: ClassVar[str] = "fedprox"
+    paper: ClassVar[str] = "Li et al. 2020"
+    kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized")
+    relative_to: ClassVar[dict[str, str]] = {"w": "w"}
+
+    learning_rate: Schedule = hyper(0.1, "step size of the local steps", symbol="η", alias="lr")
+    proximal: float = hyper(
+        0.002, "weight of the pull to the shared model", symbol="μ", alias="mu", paper="0.001 to 1", ge=0
+    )
+    local_steps: LocalWork = hyper(10, "local steps in a round", symbol="E")
+    weighting: Weighting = hyper("uniform", "weights of the replies", symbol="a_i")
+
+    def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
+        """w^0."""
+        return Server(params)
+
+    def client_init(self, server: Server, client: Tensor) -> Client:
+        """The shared model is the first local copy."""
+        return Client(server.w)
+
+    def down(self, server: Server, ids: Tensor) -> Down:
+        """w."""
+        return Down(server.w)
+
+    def begin(self, client: Client, down: Down, site: Site) -> Work:
+        """w_i <- w."""
+        return Work(down.w)
+
+    def step(self, work: Work, client: Client, down: Down, batches: tuple[Batch, ...], site: Site) -> Work:
+        """w_i <- w_i - η (∇f_i(w_i; ξ) + μ (w_i - w))."""
+        gradient = site.objective.gradient(work.w, batches[0])
+        held = tree.map_tree(lambda g, a, b: g + self.proximal * (a - b), gradient, work.w, down.w)
+        return Work(tree.step(work.w, site.rate(self.learning_rate), held))
+
+    def finish(self, work: Work, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
+        """Keep and send w_i."""
+        return Client(work.w), Up(work.w)
+
+    def weights(self, server: Server, cohort: Cohort) -> Tensor:
+        """a_i."""
+        return reply_weights(cohort, self.weighting)
+
+    def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
+        """w <- Σ a_i w_i."""
+        return Server(replies.w), {}
+
+    def predictors(self, server: Server, client: Client, number: Tensor) -> dict[PredictorKind, Predictor]:
+        """The shared model, and the client's last local copy of it."""
+        return {"global": server.w, "localized": client.w}

@@ -1,0 +1,146 @@
+"""Per-FedAvg (Fallah et al. 2020): a shared model that is good one gradient step later. Spec 6.8.
+
+    min over w of (1/N) Σ_i f_i(w - α ∇f_i(w))
+
+One local step with three fresh batches D, D', D'':   w̃ = w - α ∇f(w; D),   g = ∇f(w̃; D'),
+
+    first_order:   w <- w - β g
+    hessian_free:  w <- w - β (g - α [∇f(w + δg; D'') - ∇f(w - δg; D'')] / (2δ))
+    exact:         w <- w - β (g - α ∇²f(w; D'') g)
+
+The server averages as FedAvg. The personal model is w - α ∇f_i(w) on all training rows of the client, from
+the server's latest w, so a newcomer needs no training.
+"""
+
+from typing import ClassVar, Literal, NamedTuple
+
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+from torch.func import grad
+
+from idiolect.core import tree
+from idiolect.core.hyper import STRICT, hyper
+from idiolect.core.method import Cohort, Exchange, Info, LocalWork, Method, Population, PredictorKind, Site
+from idiolect.core.objective import Batch, Objective, Predictor
+from idiolect.core.schedule import Schedule
+from idiolect.core.tree import Params
+from idiolect.core.weighting import Weighting, reply_weights
+
+
+class Server(NamedTuple):
+    """The shared model w."""
+
+    w: Params
+
+
+class Client(NamedTuple):
+    """The last local copy w_i, and the model adapted to the client's rows."""
+
+    w: Params
+    personal: Params
+
+
+class Down(NamedTuple):
+    """To every client: the shared model."""
+
+    w: Params
+
+
+class Up(NamedTuple):
+    """From each client: its model after the local steps."""
+
+    w: Params
+
+
+class Work(NamedTuple):
+    """Changes with every local step."""
+
+    w: Params
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class PerFedAvg(Method, Exchange):
+    """Meta-learning: train the point from which one step adapts best."""
+
+    name: ClassVar[str] = "per-fedavg"
+    aliases: ClassVar[tuple[str, ...]] = ("perfedavg", "fed-maml")
+    paper: ClassVar[str] = "Fallah et al. 2020"
+    kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized", "personal")
+    relative_to: ClassVar[dict[str, str]] = {"w": "w"}
+    batches_per_step: ClassVar[int] = 3
+    adapts: ClassVar[bool] = True
+
+    learning_rate: Schedule = hyper(
+        0.1, "step size of the shared model", symbol="β", alias="lr", paper="0.001 in APFL's comparison"
+    )
+    adaptation_rate: float = hyper(
+        0.01, "step size of the adaptation", symbol="α", paper="0.01 in APFL's comparison", ge=0
+    )
+    hessian: Literal["first_order", "hessian_free", "exact"] = hyper(
+        "hessian_free", "the second-order term: left out, by a difference of gradients, or exact"
+    )
+    difference: float = hyper(1e-3, "half the width of that difference", symbol="δ", paper="1e-3", gt=0)
+    local_steps: LocalWork = hyper(10, "local steps in a round", symbol="τ")
+    weighting: Weighting = hyper("uniform", "weights of the replies", symbol="a_i")
+
+    def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
+        """w^0."""
+        return Server(params)
+
+    def client_init(self, server: Server, client: Tensor) -> Client:
+        """Nothing is adapted yet."""
+        return Client(server.w, server.w)
+
+    def down(self, server: Server, ids: Tensor) -> Down:
+        """w."""
+        return Down(server.w)
+
+    def begin(self, client: Client, down: Down, site: Site) -> Work:
+        """w_i <- w."""
+        return Work(down.w)
+
+    def step(self, work: Work, client: Client, down: Down, batches: tuple[Batch, ...], site: Site) -> Work:
+        """One step along the gradient of f(w - α ∇f(w)), or an approximation of it."""
+        support, query, third = batches
+        adapted = self._adapted(site.objective, work.w, support)
+        direction = site.objective.gradient(adapted, query)
+        if self.hessian != "first_order":
+            curved = self._hessian_product(site.objective, work.w, direction, third)
+            direction = tree.step(direction, self.adaptation_rate, curved)
+        return Work(tree.step(work.w, site.rate(self.learning_rate), direction))
+
+    def finish(self, work: Work, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
+        """Keep and send w_i."""
+        return client._replace(w=work.w), Up(work.w)
+
+    def weights(self, server: Server, cohort: Cohort) -> Tensor:
+        """a_i."""
+        return reply_weights(cohort, self.weighting)
+
+    def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
+        """w <- Σ a_i w_i."""
+        return Server(replies.w), {}
+
+    def adapt(self, server: Server, client: Client, site: Site) -> Client:
+        """w - α ∇f_i(w)."""
+        return client._replace(personal=self._adapted(site.objective, server.w, site.all_rows))
+
+    def predictors(self, server: Server, client: Client, number: Tensor) -> dict[PredictorKind, Predictor]:
+        """The shared model, the client's last local copy of it, and the adapted model."""
+        return {"global": server.w, "localized": client.w, "personal": client.personal}
+
+    def newcomer(self, server: Server) -> None:
+        """Adaptation is all that a newcomer needs."""
+        return
+
+    def _adapted(self, objective: Objective, w: Params, batch: Batch) -> Params:
+        """w - α ∇f(w; batch)."""
+        return tree.step(w, self.adaptation_rate, objective.gradient(w, batch))
+
+    def _hessian_product(self, objective: Objective, w: Params, g: Params, batch: Batch) -> Params:
+        """∇²f(w; batch) g, exactly or by a central difference."""
+        if self.hessian == "exact":
+            return grad(lambda at: tree.dot(objective.gradient(at, batch), g))(w)
+        ahead = objective.gradient(tree.step(w, -self.difference, g), batch)
+        behind = objective.gradient(tree.step(w, self.difference, g), batch)
+        return tree.scale(tree.subtract(ahead, behind), 1 / (2 * self.difference))

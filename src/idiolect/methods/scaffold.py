@@ -1,0 +1,136 @@
+"""SCAFFOLD (Karimireddy et al. 2020): control variates against client drift. Spec 6.7.
+
+    client i:  w_i <- w;  repeat local_steps times:  w_i <- w_i - η (∇f_i(w_i; ξ) - c_i + c)
+               I:   c_i⁺ = ∇f_i(w), on all rows             II:  c_i⁺ = c_i - c + (w - w_i) / Σ_k η_k
+               send w_i - w and c_i⁺ - c_i
+    server:    w <- w + η_g mean_S(w_i - w)
+               c <- c + (1/N) Σ_{i ∈ S} (c_i⁺ - c_i)
+
+c and c_i start at zero. Σ_k η_k are the rates that were applied: local_steps η where η is constant and the
+work complete. While every reply arrives, c is the mean of all c_i.
+"""
+
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from idiolect.core import tree
+from idiolect.core.fine_tuning import FineTuning
+from idiolect.core.hyper import STRICT, hyper
+from idiolect.core.method import Cohort, Exchange, Info, LocalWork, Method, Population, PredictorKind, Site
+from idiolect.core.objective import Batch, Predictor
+from idiolect.core.schedule import Schedule
+from idiolect.core.tree import Params
+from idiolect.core.weighting import reply_weights
+
+
+class Server(NamedTuple):
+    """The shared model w and the shared control c."""
+
+    w: Params
+    c: Params
+
+
+class Client(NamedTuple):
+    """The client's control c_i and its last local copy w_i."""
+
+    c: Params
+    w: Params
+
+
+class Down(NamedTuple):
+    """To every client: the shared model and the shared control."""
+
+    w: Params
+    c: Params
+
+
+class Up(NamedTuple):
+    """From each client: how far its model and its control moved."""
+
+    w_delta: Params
+    c_delta: Params
+
+
+class Work(NamedTuple):
+    """The local model, and the sum of the rates so far."""
+
+    w: Params
+    rates: Tensor
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Scaffold(Method, Exchange):
+    """Local steps corrected by the difference of the shared and the own gradient."""
+
+    name: ClassVar[str] = "scaffold"
+    paper: ClassVar[str] = "Karimireddy et al. 2020"
+    kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized")
+
+    learning_rate: Schedule = hyper(
+        0.1, "step size of the local steps", symbol="η_l", alias="lr", paper="APFL: 0.1; 0.05 on CIFAR10"
+    )
+    outer_step: float = hyper(1.0, "server's step along the mean move", symbol="η_g", paper="1", ge=0)
+    control: Literal["gradient", "steps"] = hyper(
+        "steps", "the new c_i: the gradient at the shared model (I), or the mean of the local steps (II)"
+    )
+    local_steps: LocalWork = hyper(10, "local steps in a round", symbol="τ")
+
+    @property
+    def sees_all_rows(self) -> bool:  # type: ignore[override]  # a constant for each instance
+        """Option I takes a gradient on all rows."""
+        return self.control == "gradient"
+
+    def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
+        """w^0 and c = 0."""
+        return Server(params, tree.zeros_like(params))
+
+    def client_init(self, server: Server, client: Tensor) -> Client:
+        """c_i = 0."""
+        return Client(tree.zeros_like(server.w), server.w)
+
+    def down(self, server: Server, ids: Tensor) -> Down:
+        """w and c."""
+        return Down(server.w, server.c)
+
+    def begin(self, client: Client, down: Down, site: Site) -> Work:
+        """w_i <- w."""
+        return Work(down.w, torch.zeros_like(tree.scalar_of(down.w)))
+
+    def step(self, work: Work, client: Client, down: Down, batches: tuple[Batch, ...], site: Site) -> Work:
+        """w_i <- w_i - η (∇f_i(w_i; ξ) - c_i + c)."""
+        rate = site.rate(self.learning_rate)
+        gradient = site.objective.gradient(work.w, batches[0])
+        corrected = tree.map_tree(lambda g, own, shared: g - own + shared, gradient, client.c, down.c)
+        return Work(tree.step(work.w, rate, corrected), work.rates + rate)
+
+    def finish(self, work: Work, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
+        """c_i⁺ by option I or II; send both moves."""
+        w_delta = tree.subtract(work.w, down.w)
+        if self.control == "gradient":
+            c = site.objective.gradient(down.w, site.all_rows)
+        else:
+            c = tree.step(tree.subtract(client.c, down.c), 1 / work.rates, w_delta)
+        return Client(c, work.w), Up(w_delta, tree.subtract(c, client.c))
+
+    def weights(self, server: Server, cohort: Cohort) -> Tensor:
+        """1 / |S|: the controls are defined for the plain mean."""
+        return reply_weights(cohort, "uniform")
+
+    def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
+        """w <- w + η_g mean(w_i - w); c <- c + (|S|/N) mean(c_i⁺ - c_i)."""
+        share = len(cohort) / cohort.population.count
+        return Server(
+            tree.step(server.w, -self.outer_step, replies.w_delta),
+            tree.step(server.c, -share, replies.c_delta),
+        ), {}
+
+    def predictors(self, server: Server, client: Client, number: Tensor) -> dict[PredictorKind, Predictor]:
+        """The shared model, and the client's last local copy of it."""
+        return {"global": server.w, "localized": client.w}
+
+    def newcomer(self, server: Server) -> FineTuning:
+        """Ordinary local steps from w: a newcomer has no control of its own to set against c."""
+        return FineTuning(self.learning_rate, self.local_steps)

@@ -1,0 +1,114 @@
+"""VRL-SGD (Liang et al. 2019): variance-reduced Local SGD, at the traffic of FedAvg. Spec 6.11.
+
+    client i:  Δ_i <- Δ_i + (w - w_i) / Σ_k η_k        w: the mean of the last round, w_i: its part in it
+               w_i <- w;  repeat local_steps times:  w_i <- w_i - η (∇f_i(w_i; ξ) - Δ_i);  send w_i
+    server:    w <- mean w_i
+
+Defined for full participation: the mean that a client was part of reaches it as the next round's w. A client
+that is not asked in the next round never sees that mean and keeps its Δ_i (FedGATE has a message for it).
+Σ_k η_k are the rates of a whole round.
+"""
+
+from typing import ClassVar, NamedTuple
+
+import torch
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from idiolect.core import tree
+from idiolect.core.hyper import STRICT, hyper
+from idiolect.core.method import Cohort, Exchange, Info, LocalWork, Method, Population, PredictorKind, Site
+from idiolect.core.objective import Batch, Predictor
+from idiolect.core.schedule import Schedule, round_total
+from idiolect.core.tree import Params
+from idiolect.core.weighting import reply_weights
+
+NEVER = -2  # a round that has no next one
+
+
+class Server(NamedTuple):
+    """The shared model w."""
+
+    w: Params
+
+
+class Client(NamedTuple):
+    """The correction Δ_i, the last local copy w_i, the round it is of, and Σ_k η_k of that round."""
+
+    delta: Params
+    w: Params
+    round: Tensor
+    rates: Tensor
+
+
+class Down(NamedTuple):
+    """To every client: the shared model."""
+
+    w: Params
+
+
+class Up(NamedTuple):
+    """From each client: its model after the local steps."""
+
+    w: Params
+
+
+class Work(NamedTuple):
+    """The local model, and the correction of this round."""
+
+    w: Params
+    delta: Params
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class VRLSGD(Method, Exchange):
+    """Local steps with gradient tracking, corrected one round later."""
+
+    name: ClassVar[str] = "vrl-sgd"
+    paper: ClassVar[str] = "Liang et al. 2019"
+    kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized")
+    relative_to: ClassVar[dict[str, str]] = {"w": "w"}
+
+    learning_rate: Schedule = hyper(0.1, "step size of the local steps", symbol="γ", alias="lr")
+    local_steps: LocalWork = hyper(10, "local steps in a round", symbol="k")
+
+    def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
+        """w^0."""
+        return Server(params)
+
+    def client_init(self, server: Server, client: Tensor) -> Client:
+        """Δ_i = 0."""
+        one = torch.ones_like(tree.scalar_of(server.w))
+        return Client(tree.zeros_like(server.w), server.w, torch.full_like(client, NEVER), one)
+
+    def down(self, server: Server, ids: Tensor) -> Down:
+        """w."""
+        return Down(server.w)
+
+    def begin(self, client: Client, down: Down, site: Site) -> Work:
+        """Δ_i <- Δ_i + (w - w_i) / Σ_k η_k where w is the mean of the client's last round; w_i <- w."""
+        corrected = tree.step(client.delta, -1 / client.rates, tree.subtract(down.w, client.w))
+        return Work(down.w, tree.where(client.round + 1 == site.clock.round, corrected, client.delta))
+
+    def step(self, work: Work, client: Client, down: Down, batches: tuple[Batch, ...], site: Site) -> Work:
+        """w_i <- w_i - η (∇f_i(w_i; ξ) - Δ_i)."""
+        corrected = tree.subtract(site.objective.gradient(work.w, batches[0]), work.delta)
+        return work._replace(w=tree.step(work.w, site.rate(self.learning_rate), corrected))
+
+    def finish(self, work: Work, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
+        """Keep and send w_i."""
+        this_round = torch.zeros_like(client.round) + site.clock.round
+        rates = torch.ones_like(client.rates) * round_total(self.learning_rate, site.clock)
+        return Client(work.delta, work.w, this_round, rates), Up(work.w)
+
+    def weights(self, server: Server, cohort: Cohort) -> Tensor:
+        """The plain mean, for which the corrections sum to zero."""
+        return reply_weights(cohort, "uniform")
+
+    def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
+        """w <- mean w_i."""
+        return Server(replies.w), {}
+
+    def predictors(self, server: Server, client: Client, number: Tensor) -> dict[PredictorKind, Predictor]:
+        """The shared model, and the client's last local copy of it."""
+        return {"global": server.w, "localized": client.w}
