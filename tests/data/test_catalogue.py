@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 import torch
 
@@ -90,3 +92,9 @@ def test_a_picture_that_cannot_be_written_is_refused(tmp_path):
     for path in (tmp_path / "absent" / "p.png", tmp_path / "p.nonsense"):
         with pytest.raises(UserError, match="cannot be written"):
             draw(federation, path)
+
+
+def test_without_the_report_extra_it_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)  # as if it were not installed
+    with pytest.raises(UserError, match=r"pip install 'idiolect\[report\]'"):
+        draw(catalogue.load("quadratics", seed=0), tmp_path / "p.png")

@@ -6,6 +6,7 @@ import http.server
 import io
 import shutil
 import subprocess
+import sys
 import tarfile
 import threading
 import zipfile
@@ -321,3 +322,9 @@ def test_a_data_directory_that_is_none_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("IDIOLECT_DATA", str(tmp_path / "absent"))
     with pytest.raises(UserError, match="IDIOLECT_DATA="):
         load("mnist", seed=0)
+
+
+def test_without_the_download_extra_it_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pooch", None)  # as if it were not installed
+    with pytest.raises(UserError, match=r"pip install 'idiolect\[download\]'"):
+        load("mnist", seed=0, data_dir=tmp_path)

@@ -34,6 +34,21 @@ def test_a_clients_split_depends_on_seed_and_name_alone():
     assert not torch.equal(alone.train.of(0), split_clients(rows[1:], ["west"], seed=5).train.of(0))
 
 
+def test_every_row_has_the_same_chance_to_be_trained_on():
+    clients, size = 500, 10
+    rows = list(torch.split(torch.arange(clients * size), size))
+    split = split_clients(rows, [f"c{i}" for i in range(clients)], seed=1)
+    counts = (split.train.index % size).bincount(minlength=size)
+    # hypergeometric, standard deviation √(500 · 0.6 · 0.4) = 11
+    assert (counts - 0.6 * clients).abs().max() < 4.5 * 11
+    together = torch.zeros(size, size)
+    for client in range(clients):
+        chosen = split.train.of(client) % size
+        together[chosen[:, None], chosen] += 1
+    pairs = together[~torch.eye(size, dtype=torch.bool)] / clients
+    assert (pairs - 6 / 10 * 5 / 9).abs().max() < 4.5 * 0.5 / clients**0.5  # neighbours are not favoured
+
+
 def test_unshuffled_keeps_the_order_of_time():
     split = split_clients([torch.arange(10)], ["a"], seed=0, fractions=(0.5, 0.2, 0.3), shuffle=False)
     assert split.train.of(0).tolist() == [0, 1, 2, 3, 4]
