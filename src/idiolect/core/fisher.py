@@ -52,8 +52,8 @@ def _choose(rows: Batch, count: int, size: Tensor, key: Tensor) -> Batch:
     """`count` different rows, or all where there are fewer."""
     position = torch.arange(count)
     chosen = rng.permute(position % size, size, key)
-    weights = (position < size) / torch.clamp(size, max=count)
-    return Batch(rows.inputs[chosen], rows.targets[chosen], weights.to(rows.weights.dtype))
+    weights = (position < size) / torch.clamp(size, max=count).to(rows.weights.dtype)
+    return Batch(rows.inputs[chosen], rows.targets[chosen], weights)
 
 
 def _row_information(

@@ -220,7 +220,8 @@ class Round(Exchange):
         """C4, C5: keep ω, not x, for the next round; x is the localized model."""
         change = tree.subtract(work, down.w)
         if self.method.scale_before_compress:
-            change = tree.scale(change, site.clock.local_steps / site.steps)
+            completed = site.steps.to(tree.scalar_of(work).dtype)
+            change = tree.scale(change, site.clock.local_steps / completed)
         sent, residual = self.method.channel.send(client.residual, change, site.key)
         terms: Terms | tuple[()] = ()
         if self.reports:
