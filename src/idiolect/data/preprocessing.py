@@ -80,6 +80,10 @@ class Preprocessing:
         blocks = [self._transform_column(frame[column.name], column) for column in self.columns]
         return torch.as_tensor(np.concatenate(blocks, axis=1), dtype=torch.float32)
 
+    def scale_target(self, targets: Tensor) -> Tensor:
+        """Regression targets in the units of the model's outputs; classes as they are."""
+        return targets if self.class_names else (targets - self.target_mean) / self.target_scale
+
     def restore_target(self, predictions: Tensor) -> Tensor:
         """Regression outputs in the target's own units."""
         return predictions * self.target_scale + self.target_mean

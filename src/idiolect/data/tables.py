@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -48,21 +49,9 @@ def from_frame(
         `Preprocessing.restore_target` gives the target's own units.
     minimum_rows, too_few, shuffle: see `split_clients`.
     """
-    if frame.empty:
-        raise UserError("the table has no rows")
-    if client == target:
-        raise UserError(f"client and target are both {client!r}; they must be two columns")
     frame = frame.rename(columns=str).reset_index(drop=True)
     ignore, categories = _names(ignore), _names(categories)
-    require_column(frame, client, "client column")
-    require_column(frame, target, "target column")
-    for name in ignore:
-        require_column(frame, name, "column to ignore")
-    for name in categories:
-        require_column(frame, name, "category column")
-    features = [str(c) for c in frame.columns if c not in (client, target, *ignore)]
-    if not features:
-        raise UserError(f"the table has no feature columns besides {client!r}, {target!r} and {list(ignore)}")
+    features = _feature_columns(frame, client, target, ignore, categories)
     frame, notes = _without_missing_targets(frame, target, missing)
     targets = encode_targets(frame[target], task)
     notes.append(targets.note)
@@ -77,33 +66,30 @@ def from_frame(
         too_few=too_few,
         shuffle=shuffle,
     )
-    if dropped := [name for i, name in enumerate(names) if i not in set(split.kept)]:
+    if dropped := sorted(set(names) - {names[i] for i in split.kept}):
         notes.append(f"clients dropped for too few rows: {_listed(dropped)}")
     names = [names[i] for i in split.kept]
 
     training = frame.iloc[split.train.index.numpy()]
-    preprocessing = Preprocessing.fit(training, features, categories=categories, missing=missing)
-    values = targets.values
     mean, deviation = 0.0, 1.0
-    if not targets.task.is_classification and scale_target:
-        mean, deviation = standard(values[split.train.index].double().numpy())
-        values = (values - mean) / deviation
+    if targets.task.is_classification:
+        notes += one_class_notes(targets.values, split.train, names)
+    elif scale_target:
+        mean, deviation = standard(training[target].to_numpy(np.float64))
         notes.append(
             f"the target {target!r} is standardised: its unit is {deviation:.6g}, its zero {mean:.6g}"
         )
     preprocessing = dataclasses.replace(
-        preprocessing,
+        Preprocessing.fit(training, features, categories=categories, missing=missing),
         class_names=targets.class_names,
         target=target,
         target_mean=mean,
         target_scale=deviation,
     )
     notes += _column_notes(frame, preprocessing)
-    if targets.task.is_classification:
-        notes += one_class_notes(values, split.train, names)
     return Federation(
         inputs=preprocessing.transform(frame),
-        targets=values,
+        targets=preprocessing.scale_target(targets.values),
         task=targets.task,
         names=tuple(names),
         train=split.train,
@@ -124,10 +110,10 @@ def read_table(path: str | Path) -> pd.DataFrame:
     if not _suffix(path):
         raise UserError(f"{str(path)!r} must end in {', '.join(TABLE_SUFFIXES)}")
     try:
-        frame = pd.read_parquet(path) if _suffix(path) == ".parquet" else pd.read_csv(path)
+        frame = pd.read_parquet(path) if _suffix(path) == ".parquet" else _read_csv(path)
     except pd.errors.EmptyDataError as error:
         raise UserError(f"the file {str(path)!r} is empty") from error
-    except (OSError, ValueError, EOFError) as error:  # pandas' and pyarrow's errors are ValueErrors
+    except (OSError, ValueError, EOFError, pd.errors.ParserWarning) as error:  # pyarrow's are ValueErrors
         raise UserError(f"the file {str(path)!r} cannot be read: {_first_line(error)}") from error
     frame.columns = frame.columns.astype(str).str.strip()
     if repeated := sorted(frame.columns[frame.columns.duplicated()]):
@@ -184,6 +170,35 @@ def check_names(names: Sequence[str]) -> None:
         seen[folded] = name
 
 
+def _read_csv(path: Path) -> pd.DataFrame:
+    """A CSV file under its own header: pandas would rename a repeated column and shift ragged ones."""
+    header = pd.read_csv(path, header=None, nrows=1, dtype=str).iloc[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)
+        frame = pd.read_csv(path, index_col=False)
+    frame.columns = pd.Index(header.where(header.notna(), frame.columns))
+    return frame
+
+
+def _feature_columns(
+    frame: pd.DataFrame, client: str, target: str, ignore: Sequence[str], categories: Sequence[str]
+) -> list[str]:
+    """The columns that are left for features, once all that are named are there."""
+    if frame.empty:
+        raise UserError("the table has no rows")
+    if client == target:
+        raise UserError(f"client and target are both {client!r}; they must be two columns")
+    roles = [(client, "client column"), (target, "target column")]
+    roles += [(name, "column to ignore") for name in ignore]
+    roles += [(name, "category column") for name in categories]
+    for name, role in roles:
+        require_column(frame, name, role)
+    features = [name for name in frame.columns if name not in (client, target, *ignore)]
+    if not features:
+        raise UserError(f"the table has no feature columns besides {client!r}, {target!r} and {list(ignore)}")
+    return features
+
+
 def _client_ids(column: pd.Series) -> np.ndarray:
     if absent := int(column.isna().sum()):
         raise UserError(f"the client column {column.name!r} has {absent} missing values")
@@ -212,6 +227,8 @@ def _without_missing_targets(
 def _column_notes(frame: pd.DataFrame, preprocessing: Preprocessing) -> list[str]:
     notes = []
     for column in preprocessing.columns:
+        if column.name.startswith("Unnamed: "):  # pandas' word for a column without a header
+            notes.append(f"column {column.name!r} has no name and may be a row number: ignore it if it is")
         if absent := int(frame[column.name].isna().sum()):
             filling = f"{column.mean:.6g}" if column.kind == "number" else repr(column.most_frequent)
             notes.append(f"column {column.name!r}: {absent} missing values replaced by {filling}")
