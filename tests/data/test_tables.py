@@ -188,6 +188,12 @@ def test_one_file_csv_parquet_and_folder_agree(tmp_path):
     assert describe(by_file).equals(describe(first))
 
 
+def test_a_column_without_a_name_is_said(tmp_path):
+    patients().to_csv(tmp_path / "p.csv")  # with pandas' row numbers
+    federation = load(tmp_path / "p.csv", client="hospital", target="outcome", seed=0)
+    assert any("'Unnamed: 0' has no name" in note for note in federation.notes)
+
+
 def test_numbers_name_clients_in_order():
     frame = patients().assign(hospital=[10, 2, 1] * 20)
     assert federate(frame).names == ("1", "2", "10")
