@@ -1,6 +1,6 @@
 """The command line: `idiolect methods | datasets | data | run | compare | resume | show | ...`."""
 
-from idiolect.cli import looking, reporting, running  # noqa: F401  (they add their commands)
+from idiolect.cli import looking, reporting, running, using  # noqa: F401  (they add their commands)
 from idiolect.cli.app import app
 
 

@@ -4,7 +4,6 @@ import json
 import sys
 from typing import Any
 
-import click
 import pandas as pd
 import typer
 from rich.console import Console
@@ -27,7 +26,7 @@ ROUNDS_LEFT = (
 class Commands(TyperGroup):
     """A user's mistake is one line and exit code 2; an interrupt is 130; anything else is a bug."""
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         try:
             return super().invoke(ctx)

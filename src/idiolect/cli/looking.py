@@ -95,7 +95,7 @@ def data(
         return
     shape = " x ".join(map(str, federation.inputs.shape[1:]))
     title = f"{name}: {len(federation)} clients, {federation.task.kind}, inputs {shape}"
-    rows = [[str(client), *(f"{value:.6g}" for value in row)] for client, row in table.iterrows()]  # type: ignore[str-format]
+    rows = [[str(client), *(f"{value:.6g}" for value in row)] for client, row in table.iterrows()]
     print_table(title, ["client", *map(str, table.columns)], rows)
     for note in federation.notes:
         typer.echo(f"note: {note}")

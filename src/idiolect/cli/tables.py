@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -71,7 +72,7 @@ def _value(value: float, metric: str) -> str:
     return f"{100 * value:.1f} %" if "accuracy" in metric else f"{value:.4g}"
 
 
-def _gain(row: dict[str, float], baseline: str) -> str:
+def _gain(row: dict[Any, Any], baseline: str) -> str:
     """How many clients gain, and of how many."""
     if math.isnan(row[f"gain_over_{baseline}"]):
         return "-"

@@ -33,7 +33,8 @@ def summarise(values: "pd.Series[float]", rows: "pd.Series[int]", metric: str) -
     """
     present = values.dropna()
     if present.empty:
-        return Summary(*[float("nan")] * 7, clients=0)
+        nan = float("nan")
+        return Summary(nan, nan, nan, nan, nan, nan, nan, clients=0)
     ordered = np.sort(present.to_numpy(np.float64))
     worst_first = ordered if higher_is_better(metric) else ordered[::-1]
     weights = rows.reindex(present.index).to_numpy(np.float64)
@@ -55,19 +56,28 @@ def means(metrics: pd.DataFrame, kind: str, part: str, metric: str) -> "pd.Serie
     return chosen.groupby("round")["value"].mean().sort_index()
 
 
+def validation_scores(metrics: pd.DataFrame, kind: str, metric: str) -> dict[int, tuple[float, float]]:
+    """For each evaluated round a score by which rounds are chosen; the larger one is better.
+
+    First the mean validation value of the metric counts, then the smaller validation loss. A round without
+    validation values has no score.
+    """
+    values = means(metrics, kind, "validation", metric).dropna()
+    losses = means(metrics, kind, "validation", "loss")
+    sign = 1 if higher_is_better(metric) else -1
+    return {int(r): (sign * float(values[r]), -float(losses[r])) for r in values.index.tolist()}
+
+
 def reported_round(metrics: pd.DataFrame, kind: str, metric: str, choice: Choice = "validation") -> int:
     """The round whose test values are reported for a model kind: never chosen by test values.
 
-    "validation": the round with the best mean validation value of the metric; the smaller validation loss
-    and then the earlier round decide between equals. "last": the last evaluated round, which is also taken
-    where nobody has validation rows.
+    "validation": the round with the best validation score, the earlier one of equals. "last": the last
+    evaluated round, which is also taken where nobody has validation rows.
     """
-    values = means(metrics, kind, "validation", metric).dropna()
-    if choice == "last" or values.empty:
+    scores = validation_scores(metrics, kind, metric)
+    if choice == "last" or not scores:
         return int(metrics["round"].max())
-    best = values.max() if higher_is_better(metric) else values.min()
-    tied = values.index[values == best]
-    return int(means(metrics, kind, "validation", "loss")[tied].idxmin())
+    return max(sorted(scores), key=lambda round_number: scores[round_number])
 
 
 def reported_part(metrics: pd.DataFrame) -> str:

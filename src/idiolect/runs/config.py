@@ -19,6 +19,7 @@ from idiolect.models import MODELS
 from idiolect.participation import Participation
 from idiolect.runs.checks import build, check_arguments, dump, fields_of, require_known, spelled_out
 from idiolect.runs.defaults import defaults_for
+from idiolect.runs.loop import Pace
 from idiolect.runs.settings import NAMED_SECTIONS, Settings, merge, write_settings
 from idiolect.simulation import EngineName
 from idiolect.trackers import TrackerName
@@ -75,6 +76,11 @@ class RunConfig:
             return Path(self.out)
         digest = hashlib.sha256(self.to_yaml().encode()).hexdigest()[:8]
         return Path("runs") / f"{Path(self.data['name']).stem}-{self.method['name']}-{digest}"
+
+    @property
+    def pace(self) -> Pace:
+        """When to evaluate and save."""
+        return Pace(self.rounds, self.evaluation.every, self.checkpoint.every)
 
     def plain(self) -> Settings:
         """As plain data, without where it is kept."""

@@ -8,6 +8,7 @@
     diagnostics.parquet round, name, index, value: what the method tells about itself
     summary.json        the reported numbers; its presence says that the run is finished
     checkpoints/        the last saved state (see `checkpoint.py`)
+    chosen/             the state of the round that is reported, chosen on validation rows
     log.txt             what happened when
 
 Until a run is finished its tables are in parts, `parts/metrics-000005.parquet` and so on, each written at
@@ -19,17 +20,17 @@ import platform
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 import torch
 
 from idiolect.data.federation import Federation
 from idiolect.errors import UserError
-from idiolect.evaluation.metrics import COLUMNS
 from idiolect.runs.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from idiolect.runs.config import RunConfig, resolve
 from idiolect.runs.settings import read_settings
+from idiolect.runs.tables import TABLES, TableName, join
 from idiolect.simulation import Simulation
 from idiolect.store.files import (
     clear_write_errors,
@@ -44,12 +45,6 @@ from idiolect.store.files import (
 )
 
 FORMAT = "idiolect-run-1"
-TableName = Literal["metrics", "rounds", "diagnostics"]
-TABLES: dict[TableName, tuple[str, ...]] = {
-    "metrics": COLUMNS,
-    "rounds": ("round", "down_bits", "up_bits"),
-    "diagnostics": ("round", "name", "index", "value"),
-}
 
 
 class RunFolder:
@@ -126,11 +121,25 @@ class RunFolder:
         """Save the state."""
         save_checkpoint(simulation, self.path / "checkpoints")
 
+    def save_chosen(self, simulation: Simulation) -> None:
+        """Save the state with the best validation score so far."""
+        save_checkpoint(simulation, self.path / "chosen")
+
     def restore(self, simulation: Simulation) -> None:
         """Put a fresh simulation into the last saved state, if there is one."""
         remove_leftovers(self.path)
         if (checkpoint := newest_checkpoint(self.path / "checkpoints")) is not None:
             load_checkpoint(simulation, checkpoint)
+
+    def restore_reported(self, simulation: Simulation) -> None:
+        """Put a fresh simulation into the state whose numbers are reported for the kind judged by."""
+        chosen = None
+        if self.summary()["chosen_by"] == "validation":
+            chosen = newest_checkpoint(self.path / "chosen")
+        checkpoint = chosen or newest_checkpoint(self.path / "checkpoints")
+        if checkpoint is None:
+            raise UserError(f"the run {str(self.path)!r} has no checkpoint: its folder is damaged")
+        load_checkpoint(simulation, checkpoint)
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Join the parts; the summary, written last, marks the run as finished."""
@@ -148,9 +157,8 @@ class RunFolder:
     def _table(self, name: TableName) -> pd.DataFrame:
         if self.finished:
             return read_parquet(self.path / f"{name}.parquet")
-        parts = [read_parquet(part) for part in sorted((self.path / "parts").glob(f"{name}-*.parquet"))]
-        parts = [part for part in parts if len(part)]
-        return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(TABLES[name]))
+        files = sorted((self.path / "parts").glob(f"{name}-*.parquet"))
+        return join(name, [read_parquet(file) for file in files])
 
 
 def client_table(federation: Federation) -> pd.DataFrame:

@@ -1,26 +1,42 @@
 """Rounds, evaluations and checkpoints in their order; who keeps and who watches them is a parameter."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import pandas as pd
 
 from idiolect.engines.loop import RoundResult
-from idiolect.evaluation.metrics import evaluate
-from idiolect.runs.config import RunConfig
-from idiolect.runs.folder import TABLES, TableName
+from idiolect.evaluation.metrics import evaluate, main_metric
+from idiolect.evaluation.summary import validation_scores
+from idiolect.runs.tables import TABLES, TableName
 from idiolect.simulation import Simulation
+
+
+class Pace(NamedTuple):
+    """How many rounds there are, and from how many to how many clients are evaluated and states saved."""
+
+    rounds: int
+    evaluate_every: int
+    checkpoint_every: int
 
 
 class Keeper(Protocol):
     """Where tables and states go: a run folder, or memory."""
+
+    def metrics(self) -> pd.DataFrame:
+        """What was added to the metrics."""
+        ...
 
     def add(self, name: TableName, round_number: int, table: pd.DataFrame) -> None:
         """Keep a part of a table."""
         ...
 
     def save(self, simulation: Simulation) -> None:
-        """Save the state."""
+        """Save the state, to go on from it."""
+        ...
+
+    def save_chosen(self, simulation: Simulation) -> None:
+        """Save the state, because it is the best one so far."""
         ...
 
 
@@ -36,29 +52,30 @@ class Watcher(Protocol):
         ...
 
 
-def play_rounds(
-    simulation: Simulation, config: RunConfig, keeper: Keeper, watchers: Sequence[Watcher] = ()
-) -> None:
-    """Play the rounds that are left, evaluating and saving as the configuration says.
+def play_rounds(simulation: Simulation, pace: Pace, keeper: Keeper, watchers: Sequence[Watcher] = ()) -> None:
+    """Play the rounds that are left, evaluating and saving at the pace.
 
     What is written at a round depends on the configuration and the round alone, so a run that was killed
     and continued writes the same parts again.
     """
+    best = _BestSoFar(simulation, keeper.metrics())
+    log = _RoundLog()
 
     def look() -> None:
         metrics = evaluate(simulation)
         keeper.add("metrics", simulation.round, metrics)
+        if best.improved_by(metrics):
+            keeper.save_chosen(simulation)
         for watcher in watchers:
             watcher.evaluated(simulation.round, metrics)
 
     if simulation.round == 0:
         look()
-    log = _RoundLog()
-    while simulation.round < config.rounds:
+    while simulation.round < pace.rounds:
         log.add(simulation.advance(), simulation.round)
-        last = simulation.round == config.rounds
-        evaluation_due = last or simulation.round % config.evaluation.every == 0
-        checkpoint_due = last or simulation.round % config.checkpoint.every == 0
+        last = simulation.round == pace.rounds
+        evaluation_due = last or simulation.round % pace.evaluate_every == 0
+        checkpoint_due = last or simulation.round % pace.checkpoint_every == 0
         if evaluation_due:
             look()
         if evaluation_due or checkpoint_due:
@@ -67,6 +84,25 @@ def play_rounds(
             keeper.save(simulation)
         for watcher in watchers:
             watcher.played(simulation.round)
+
+
+class _BestSoFar:
+    """The best validation score of the kind that the method is judged by."""
+
+    def __init__(self, simulation: Simulation, metrics: pd.DataFrame) -> None:
+        self.kind = simulation.method.kinds[-1]
+        self.metric = main_metric(simulation.federation.task)
+        # A killed run may have evaluated rounds that it is about to play again.
+        past = validation_scores(metrics[metrics["round"] <= simulation.round], self.kind, self.metric)
+        self.score = max(past.values(), default=None) if simulation.round else None
+
+    def improved_by(self, metrics: pd.DataFrame) -> bool:
+        """Whether an evaluation is better than all before."""
+        score = next(iter(validation_scores(metrics, self.kind, self.metric).values()), None)
+        if score is None or (self.score is not None and score <= self.score):
+            return False
+        self.score = score
+        return True
 
 
 class _RoundLog:
@@ -83,9 +119,9 @@ class _RoundLog:
                 self.diagnostics.append((round_number, name, index, float(number)))
 
     def hand_over(self, keeper: Keeper, round_number: int) -> None:
-        for name, rows in (("rounds", self.rounds), ("diagnostics", self.diagnostics)):
-            table = pd.DataFrame(rows, columns=list(TABLES[name]))
-            if name == "diagnostics":
-                table = table.astype({"round": "int64", "name": str, "index": "int64", "value": "float64"})
-            keeper.add(name, round_number, table)
+        keeper.add("rounds", round_number, pd.DataFrame(self.rounds, columns=list(TABLES["rounds"])))
+        diagnostics = pd.DataFrame(self.diagnostics, columns=list(TABLES["diagnostics"]))
+        # Without rows there is nothing to infer the types from.
+        types = {"round": "int64", "name": "str", "index": "int64", "value": "float64"}
+        keeper.add("diagnostics", round_number, diagnostics.astype(types))
         self.rounds, self.diagnostics = [], []

@@ -1,6 +1,6 @@
 """A run from its configuration to its finished folder."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -15,7 +15,7 @@ from idiolect.runs.config import RunConfig
 from idiolect.runs.folder import RunFolder, fingerprint
 from idiolect.runs.loop import Watcher, play_rounds
 from idiolect.simulation import Simulation
-from idiolect.trackers import open_trackers
+from idiolect.trackers import Tracker, open_trackers
 
 
 def start_or_continue(config: RunConfig, watchers: Sequence[Watcher] = ()) -> RunFolder:
@@ -46,10 +46,11 @@ def continue_run(folder: RunFolder, watchers: Sequence[Watcher] = ()) -> RunFold
     return _play(folder, config, build_simulation(config, federation), watchers)
 
 
-def restore_simulation(folder: RunFolder) -> Simulation:
-    """The simulation in the run's last saved state."""
-    simulation = build_simulation(folder.config, load_federation(folder.config))
-    folder.restore(simulation)
+def reported_simulation(folder: RunFolder) -> Simulation:
+    """The simulation in the state whose numbers are reported."""
+    config = folder.config
+    simulation = build_simulation(config, load_federation(config))
+    folder.restore_reported(simulation)
     return simulation
 
 
@@ -87,9 +88,8 @@ def _play(
     folder.restore(simulation)
     folder.log(f"{'started' if simulation.round == 0 else 'continued'} at round {simulation.round}")
     trackers = open_trackers(config.trackers, folder.path, simulation.round)
-    tracking = _Tracking([tracker.log for tracker in trackers])
     try:
-        play_rounds(simulation, config, folder, [*watchers, tracking])
+        play_rounds(simulation, config.pace, folder, [*watchers, _Tracking(trackers)])
     finally:
         for tracker in trackers:
             tracker.close()
@@ -109,21 +109,17 @@ def _play(
 class _Tracking:
     """Hands the mean values of each evaluation to the trackers."""
 
-    def __init__(self, logs: Sequence[Any]) -> None:
-        self.logs = logs
+    def __init__(self, trackers: Sequence[Tracker]) -> None:
+        self.trackers = trackers
 
     def played(self, round_number: int) -> None:
         """Nothing to tell between evaluations."""
 
     def evaluated(self, round_number: int, metrics: pd.DataFrame) -> None:
         """Hand over the means."""
-        if self.logs:
-            values: Mapping[str, float] = mean_values(metrics)
-            for log in self.logs:
-                log(round_number, values)
-
-
-def mean_values(metrics: pd.DataFrame) -> dict[str, float]:
-    """The mean over clients of one evaluation, by `kind/part/metric`."""
-    grouped = metrics.groupby(["kind", "part", "metric"])["value"].mean()
-    return {"/".join(map(str, key)): float(value) for key, value in grouped.items()}  # type: ignore[arg-type]
+        if self.trackers:
+            labels = metrics.kind + "/" + metrics.part + "/" + metrics.metric
+            means = metrics["value"].groupby(labels).mean()
+            values = {str(label): float(mean) for label, mean in means.items()}
+            for tracker in self.trackers:
+                tracker.log(round_number, values)

@@ -1,0 +1,22 @@
+"""The tables of a run, and their columns."""
+
+from typing import Literal
+
+import pandas as pd
+
+from idiolect.evaluation.metrics import COLUMNS
+
+TableName = Literal["metrics", "rounds", "diagnostics"]
+TABLES: dict[TableName, tuple[str, ...]] = {
+    "metrics": COLUMNS,
+    "rounds": ("round", "down_bits", "up_bits"),
+    "diagnostics": ("round", "name", "index", "value"),
+}
+
+
+def join(name: TableName, parts: list[pd.DataFrame]) -> pd.DataFrame:
+    """The whole table from its parts."""
+    filled = [part for part in parts if len(part)]
+    if not filled:
+        return parts[0] if parts else pd.DataFrame(columns=list(TABLES[name]))
+    return pd.concat(filled, ignore_index=True)
