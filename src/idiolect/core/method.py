@@ -130,8 +130,9 @@ class Site:
     rows: Batch | None = None  # all training rows, for exchanges that say `sees_all_rows`
 
     def rate(self, schedule: Schedule) -> Tensor | float:
-        """A schedule's value now."""
-        return schedule(self.clock.precise())
+        """A schedule's value now: computed in float64, given in the run's type, as states are."""
+        rate = schedule(self.clock.precise())
+        return rate.to(self.objective.dtype) if isinstance(rate, Tensor) else rate
 
     @property
     def all_rows(self) -> Batch:
@@ -153,6 +154,8 @@ class Exchange(ABC):
     # Fields of the upload that are a changed copy of a field of the downlink: {"w": "w"}.
     # Codecs send the difference of such a pair.
     relative_to: ClassVar[Mapping[str, str]] = {}
+    # Fields of the upload that are such a difference already: {"delta": "w"}. Codecs send them as they are.
+    changes_of: ClassVar[Mapping[str, str]] = {}
 
     def ask(self, server: ServerState, cohort: Cohort, key: Tensor) -> Cohort:
         """Whom this exchange asks, from those whom the round's plan asks."""

@@ -42,6 +42,11 @@ class Objective:
         self.task = task
         self.weight_decay = weight_decay
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of the parameters."""
+        return next(self.module.parameters()).dtype
+
     def initial_params(self) -> Params:
         """The module's own parameters, detached."""
         return {name: p.detach().clone() for name, p in self.module.named_parameters()}

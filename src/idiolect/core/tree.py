@@ -50,7 +50,12 @@ def step(a: T, rate: Tensor | float, direction: T) -> T:
 
 def interpolate(a: T, b: T, weight: Tensor | float) -> T:
     """weight * a + (1 - weight) * b."""
-    return map_tree(lambda x, y: weight * x + (1 - weight) * y, a, b)
+
+    def mix(x: Tensor, y: Tensor) -> Tensor:
+        # One pass over the parameters instead of four.
+        return torch.lerp(y, x, weight.to(x.dtype) if isinstance(weight, Tensor) else weight)
+
+    return map_tree(mix, a, b)
 
 
 def dot(a: Tree, b: Tree) -> Tensor:

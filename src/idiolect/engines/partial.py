@@ -1,0 +1,48 @@
+"""A federation as one place sees it: everybody keeps its number, but only some clients' rows are there.
+
+Batches, keys and learning-rate clocks depend on clients' numbers and sizes, so a worker or a silo that keeps
+them computes what the whole federation would.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from idiolect.data.federation import Federation, Rows
+
+
+@dataclass(frozen=True)
+class PartialRows(Rows):
+    """Rows of some clients; the sizes are those of all."""
+
+    all_sizes: Tensor  # int64[clients]
+
+    @property
+    def sizes(self) -> Tensor:
+        """How many rows each client has, here or elsewhere."""
+        return self.all_sizes
+
+
+def partial_view(federation: Federation, clients: Sequence[int]) -> Federation:
+    """The same federation with the rows of some clients only; to ask for others' rows is a mistake."""
+    parts = (federation.train, federation.validation, federation.test)
+    needed = torch.cat([part.of(client) for part in parts for client in clients]).unique()
+
+    def restrict(part: Rows) -> PartialRows:
+        own = [part.of(client) for client in clients]
+        starts = torch.tensor([0, *(len(rows) for rows in own)]).cumsum(0)[:-1]
+        offsets = torch.zeros_like(part.offsets)
+        offsets[torch.as_tensor(clients)] = starts
+        return PartialRows(torch.searchsorted(needed, torch.cat(own)), offsets, part.sizes)
+
+    train, validation, test = map(restrict, parts)
+    return replace(
+        federation,
+        inputs=federation.inputs[needed],
+        targets=federation.targets[needed],
+        train=train,
+        validation=validation,
+        test=test,
+    )

@@ -1,0 +1,242 @@
+"""Clients spread over Ray actors: each holds a block of clients and runs the vectorised engine on it.
+
+Actors return what the server needs of an exchange: a partial weighted sum where the method needs only sums,
+else the stacked uploads. With it come the clients' new states, which the driver puts into its store. So when
+a worker is lost, another one starts from the store and repeats its part of the exchange; local work is a
+pure function of states, messages and keys, so nothing shows that it was done twice.
+"""
+
+import logging
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from idiolect.core import tree
+from idiolect.core.method import Bits, ClientState, Cohort, Exchange, Message, ServerState, Site
+from idiolect.data.federation import Rows
+from idiolect.engines.base import Outcome, Setting, Traffic
+from idiolect.engines.partial import partial_view
+from idiolect.engines.vectorised import Vectorised, _Replies
+from idiolect.errors import UserError
+from idiolect.store.memory import MemoryStore
+
+MOST_ATTEMPTS = 5  # to carry out one exchange on one block, before a cluster counts as broken
+OBJECT_STORE_BYTES = 256 * 2**20  # for a cluster that is started here: messages of one exchange
+
+log = logging.getLogger(__name__)
+
+
+class Part(NamedTuple):
+    """What one worker brings back from an exchange."""
+
+    replies: Message | None
+    down: Bits
+    up: Bits
+    states: ClientState  # of the clients it asked, stacked
+
+
+class BlockEngine(Vectorised):
+    """The vectorised engine for a cohort that is prepared already, with weights that are given."""
+
+    def carry_out(
+        self,
+        exchange: Exchange,
+        server: ServerState,
+        cohort: Cohort,
+        weights: Tensor | None,
+        round_number: int,
+    ) -> Outcome:
+        """Carry out one exchange; `weights` are those of the cohort's replies."""
+        traffic = Traffic(len(cohort))
+        arrived = cohort.select(cohort.replied)
+        replies = _Replies(weights)
+        for places in self._chunks(cohort.steps):
+            part = cohort.select(places)
+            down, up = self._work(exchange, server, part, round_number)
+            traffic.record(traffic.down, places, exchange.down_bits(server, down, part.ids))
+            if not part.replied.any():
+                continue
+            up, ids = tree.select(up, part.replied), part.ids[part.replied]
+            traffic.record(traffic.up, places[part.replied], exchange.up_bits(up, ids))
+            replies.add(up, torch.searchsorted(arrived.ids, ids))
+        return Outcome(replies.total(), arrived, traffic, cohort.ids)
+
+
+class Worker:
+    """Lives in an actor: a block of clients and the vectorised engine."""
+
+    def __init__(self, setting: Setting, chunk: int | None) -> None:
+        self.engine = BlockEngine(setting, chunk)
+
+    def restore(self, ids: Tensor, states: ClientState) -> None:
+        """Take over clients that have a state already."""
+        self.engine.setting.store.put(ids, states)
+
+    def run(
+        self,
+        exchange: Exchange,
+        server: ServerState,
+        cohort: Cohort,
+        weights: Tensor | None,
+        round_number: int,
+    ) -> Part:
+        """Carry out an exchange with those clients of its cohort that are in this block."""
+        outcome = self.engine.carry_out(exchange, server, cohort, weights, round_number)
+        states = self.engine.setting.states(cohort.ids)
+        return Part(outcome.replies, outcome.traffic.down, outcome.traffic.up, states)
+
+
+class Block:
+    """A range of clients and the actor that holds them, replaced when it is lost."""
+
+    def __init__(self, clients: range, setting: Setting, chunk: int | None) -> None:
+        self.clients = clients
+        self._store = setting.store
+        self._given = _ray().put(_setting_of_block(setting, clients)), chunk
+        self.actor: Any = None
+
+    def start(self) -> None:
+        """Start an actor with the states that the driver has kept."""
+        # Spread over the nodes, so that a lost one takes few blocks with it.
+        remote = _ray().remote(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD")(Worker)
+        self.actor = remote.remote(*self._given)
+        ids = torch.tensor(self.clients)
+        known = ids[self._store.known(ids)]
+        if len(known):
+            self.actor.restore.remote(known, self._store.get(known))
+
+    def places(self, cohort: Cohort) -> Tensor:
+        """Where the block's clients are in a cohort."""
+        return ((cohort.ids >= self.clients.start) & (cohort.ids < self.clients.stop)).nonzero()[:, 0]
+
+
+class RayEngine:
+    """Runs blocks of clients on Ray actors, on this machine or on the cluster at `address`."""
+
+    def __init__(
+        self, setting: Setting, *, workers: int = 2, address: str | None = None, chunk: int | None = None
+    ) -> None:
+        self.setting = setting
+        # Looking at clients needs closures of the driver; it has all states and rows.
+        self._local = Vectorised(setting, chunk)
+        _connect(address, workers)
+        pieces = torch.arange(len(setting.federation)).tensor_split(min(workers, len(setting.federation)))
+        ranges = [range(int(piece[0]), int(piece[-1]) + 1) for piece in pieces]
+        self.blocks = [Block(clients, setting, chunk) for clients in ranges]
+        for block in self.blocks:
+            block.start()
+
+    def run(self, exchange: Exchange, server: ServerState, cohort: Cohort, round_number: int) -> Outcome:
+        """Carry out one exchange on all blocks at once."""
+        cohort = self.setting.prepare(exchange, server, cohort, round_number)
+        arrived = cohort.select(cohort.replied)
+        weights = exchange.weights(server, arrived) if len(arrived) else None
+        traffic, replies = Traffic(len(cohort)), []
+        shared = _ray().put(server)
+        requests = []
+        for block in self.blocks:
+            if len(places := block.places(cohort)):
+                part = cohort.select(places)
+                ranks = torch.searchsorted(arrived.ids, part.ids[part.replied])
+                share = None if weights is None else weights[ranks]
+                requests.append((block, places, (exchange, shared, part, share, round_number)))
+        for places, result in _collect(requests):
+            self.setting.store.put(cohort.ids[places], result.states)
+            traffic.record(traffic.down, places, result.down)
+            traffic.record(traffic.up, places, result.up)
+            if result.replies is not None:
+                replies.append(result.replies)
+        return Outcome(_joined(replies, weights), arrived, traffic, cohort.ids)
+
+    def survey(
+        self, look: Callable[[ClientState, Site], Any], part: Rows, ids: Tensor, round_number: int
+    ) -> Any:
+        """Apply a pure function to every client, on the driver; the results are stacked."""
+        return self._local.survey(look, part, ids, round_number)
+
+
+Request = tuple[Block, Tensor, tuple[Any, ...]]
+
+
+def _collect(requests: list[Request]) -> list[tuple[Tensor, Part]]:
+    """The results of all blocks in their order; a block whose worker is lost gets another one."""
+    ray = _ray()
+    lost = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ray.exceptions.NodeDiedError)
+    pending = [block.actor.run.remote(*arguments) for block, _, arguments in requests]
+    results = []
+    for future, (block, places, arguments) in zip(pending, requests, strict=True):
+        for attempt in range(1, MOST_ATTEMPTS + 1):
+            try:
+                results.append((places, ray.get(future)))
+                break
+            except lost:
+                if attempt == MOST_ATTEMPTS:
+                    raise
+                log.warning(
+                    "the worker of clients %d to %d is lost; its part of round %d is repeated elsewhere",
+                    block.clients.start,
+                    block.clients.stop - 1,
+                    arguments[-1],
+                )
+                block.start()
+                future = block.actor.run.remote(*arguments)
+    return results
+
+
+def _joined(parts: list[Message], weights: Tensor | None) -> Message | None:
+    """Partial sums added, or stacks put end to end; blocks are in the order of the clients."""
+    if not parts:
+        return None
+    if weights is None:
+        return tree.concatenate(parts)
+    total = parts[0]
+    for part in parts[1:]:
+        total = tree.add(total, part)
+    return total
+
+
+def _setting_of_block(setting: Setting, clients: range) -> Setting:
+    """The setting with the rows of some clients, and a store of their own that is still empty."""
+    return Setting(
+        setting.method,
+        setting.objective,
+        partial_view(setting.federation, clients),
+        MemoryStore(len(setting.federation)),
+        seed=setting.seed,
+        batch_size=setting.batches.width,
+        founding=setting.founding,
+    )
+
+
+def _connect(address: str | None, workers: int) -> None:
+    """Join a cluster, or start one on this machine; a connection that is there already is used."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    ray = _ray()
+    if ray.is_initialized():
+        return
+    if address is not None:
+        try:
+            ray.init(address=address, log_to_driver=False)
+        except ConnectionError as error:
+            raise UserError(
+                f"engine.address={address} cannot be reached: start a cluster there with `ray start --head`, "
+                "or leave the address out to use this machine"
+            ) from error
+        return
+    ray.init(
+        num_cpus=workers,
+        object_store_memory=OBJECT_STORE_BYTES,
+        include_dashboard=False,
+        log_to_driver=False,
+    )
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError:
+        raise UserError("engine=ray needs Ray: pip install 'idiolect[ray]'") from None
+    return ray
