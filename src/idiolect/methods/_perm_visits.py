@@ -41,7 +41,7 @@ class Visit(Exchange):
     """K steps v <- v - η N α_i(c) ∇f_c(v; ξ) of model i at client c."""
 
     personal_down: ClassVar[bool] = True
-    relative_to: ClassVar[dict[str, str]] = {"v": "v"}
+    # No `relative_to`: what a codec leaves out of one model would be added to the next model that visits.
 
     learning_rate: Schedule
     local_steps: LocalWork

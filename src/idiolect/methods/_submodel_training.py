@@ -50,7 +50,7 @@ class SubmodelTraining(Exchange):
     """Local steps on sub-models, averaged where they were held."""
 
     personal_down: ClassVar[bool] = True
-    relative_to: ClassVar[dict[str, str]] = {"w": "w"}
+    # No `relative_to`: what a codec leaves out may belong to units that the client no longer holds.
 
     learning_rate: Schedule
     local_steps: LocalWork

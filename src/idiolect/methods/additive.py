@@ -85,6 +85,7 @@ class Additive(Method, Exchange):
     aliases: ClassVar[tuple[str, ...]] = ("additive-local-sgd", "personalized-local-sgd")
     paper: ClassVar[str] = "additive personalised Local SGD"
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized", "personal")
+    changes_of: ClassVar[dict[str, str]] = {"delta": "w"}
 
     learning_rate: Schedule = hyper(
         0.05, "step size of the shared part", symbol="η", alias="lr", paper="0.05; 1/(2(1+α)L)"

@@ -57,6 +57,7 @@ class LocalSGD(Method, Exchange):
     name: ClassVar[str] = "local-sgd"
     paper: ClassVar[str] = "Stich 2019"
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized")
+    changes_of: ClassVar[dict[str, str]] = {"delta": "w"}
 
     learning_rate: Schedule = hyper(0.1, "step size of the local steps", symbol="η", alias="lr")
     outer_step: float = hyper(1.0, "server's step along the mean move", symbol="β", ge=0)

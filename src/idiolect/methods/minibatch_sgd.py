@@ -58,6 +58,7 @@ class MiniBatchSGD(Method, Exchange):
     name: ClassVar[str] = "minibatch-sgd"
     aliases: ClassVar[tuple[str, ...]] = ("mb-sgd", "fedsgd")
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized")
+    changes_of: ClassVar[dict[str, str]] = {"step": "w"}
 
     learning_rate: Schedule = hyper(0.1, "step size of a round", symbol="γ", alias="lr")
     local_steps: LocalWork = hyper(10, "gradients of each client in a round", symbol="K")
@@ -86,7 +87,7 @@ class MiniBatchSGD(Method, Exchange):
 
     def finish(self, work: Work, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
         """Send the mean over the steps that were taken."""
-        step = tree.scale(work.total, 1 / site.steps)
+        step = tree.map_tree(lambda leaf: leaf / site.steps, work.total)
         return Client(tree.subtract(down.w, step)), Up(step)
 
     def weights(self, server: Server, cohort: Cohort) -> Tensor:

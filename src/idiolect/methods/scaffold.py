@@ -68,6 +68,7 @@ class Scaffold(Method, Exchange):
     name: ClassVar[str] = "scaffold"
     paper: ClassVar[str] = "Karimireddy et al. 2020"
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized")
+    changes_of: ClassVar[dict[str, str]] = {"w_delta": "w", "c_delta": "c"}
 
     learning_rate: Schedule = hyper(
         0.1, "step size of the local steps", symbol="η_l", alias="lr", paper="APFL: 0.1; 0.05 on CIFAR10"
