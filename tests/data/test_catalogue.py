@@ -70,7 +70,7 @@ def test_describe_counts_rows_and_labels():
     assert table.index.tolist() == list(federation.names)
     assert table.columns.tolist() == ["train", "validation", "test", *federation.class_names]
     assert (table[list(federation.class_names)] == 6).all().all()
-    assert table[["train", "validation", "test"]].to_numpy().tolist() == [[40, 13, 13]] * 15
+    assert table[["train", "validation", "test"]].to_numpy().tolist() == [[22, 11, 33]] * 15
 
 
 def test_describe_binary_and_regression():

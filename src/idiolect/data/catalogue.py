@@ -57,7 +57,7 @@ def load(
 
     >>> federation = load("vowels", seed=0)
     >>> len(federation), federation.task, federation.train.sizes[:3].tolist()
-    (15, Task(kind='multiclass', outputs=11), [40, 40, 40])
+    (15, Task(kind='multiclass', outputs=11), [22, 22, 22])
     """
     label = str(name_or_path)
     if label in LOADERS:

@@ -1,0 +1,5 @@
+"""A page that a reader can keep: tables and figures of runs, in one file that needs nothing else."""
+
+from idiolect.reports.page import write_report
+
+__all__ = ["write_report"]

@@ -1,0 +1,68 @@
+"""What a report shows, taken from run folders as plain tables."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from idiolect.evaluation.metrics import higher_is_better
+from idiolect.evaluation.summary import means, reported_part, reported_values
+from idiolect.methods.catalogue import find_method
+from idiolect.runs.compare import open_runs, tabulate
+from idiolect.runs.folder import RunFolder
+
+BITS_PER_MEGABYTE = 8e6
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The tables behind a page. A model is a method and a kind, as "apfl personal"."""
+
+    runs: tuple[RunFolder, ...]
+    table: pd.DataFrame  # a row for each model: what `idiolect compare` prints
+    curves: pd.DataFrame  # model, round, megabytes, value: means over clients and seeds
+    clients: pd.DataFrame  # a row for each client, a column for each model; means over seeds
+    metric: str
+    part: str
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a larger value is a better one."""
+        return higher_is_better(self.metric)
+
+    @property
+    def judged(self) -> list[str]:
+        """The models that the methods are judged by, and the shared model to compare them with."""
+        names = [name_of(m, find_method(m).kinds[-1]) for m in dict.fromkeys(self.table.method)]
+        shared = [
+            name_of(m, k) for m, k in zip(self.table.method, self.table.kind, strict=True) if k == "global"
+        ]
+        return list(dict.fromkeys([*names, *shared[:1]]))
+
+
+def name_of(method: str, kind: str) -> str:
+    """How a model is called on the page."""
+    return f"{method} {kind}"
+
+
+def gather(folders: Sequence[Path]) -> Evidence:
+    """Read all runs of some folders (runs or comparisons)."""
+    runs = tuple(run for folder in folders for run in open_runs(folder))
+    summaries = [run.summary() for run in runs]
+    metric = summaries[0]["metric"]
+    curves, clients = [], []
+    for run, summary in zip(runs, summaries, strict=True):
+        metrics, method = run.metrics(), run.config.method["name"]
+        traffic = run.rounds().set_index("round")[["down_bits", "up_bits"]].sum(axis=1).cumsum()
+        for kind, numbers in summary["kinds"].items():
+            curve = means(metrics, kind, reported_part(metrics), metric).rename("value").reset_index()
+            moved = curve["round"].map(traffic).fillna(0.0) / BITS_PER_MEGABYTE  # before round 1: nothing
+            curves.append(curve.assign(model=name_of(method, kind), megabytes=moved))
+            values = reported_values(metrics, kind, metric, numbers["round"])
+            clients.append(values.rename("value").reset_index().assign(model=name_of(method, kind)))
+    together = pd.concat(curves).groupby(["model", "round"], sort=False)[["value", "megabytes"]].mean()
+    per_client = pd.concat(clients).pivot_table(
+        index="client", columns="model", values="value", aggfunc="mean", sort=False
+    )
+    return Evidence(runs, tabulate(runs), together.reset_index(), per_client, metric, summaries[0]["part"])

@@ -1,0 +1,176 @@
+"""The report page: one HTML file with everything in it, and its figures as files beside it."""
+
+import io
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from idiolect.errors import UserError
+from idiolect.methods.catalogue import find_method
+from idiolect.reports import figures
+from idiolect.reports.evidence import BITS_PER_MEGABYTE, Evidence, gather, name_of
+from idiolect.runs.folder import RunFolder
+from idiolect.store.files import write_bytes
+
+SHARES = ("accuracy", "balanced_accuracy")  # shown in per cent
+
+
+@dataclass(frozen=True)
+class FigureOnPage:
+    """A drawing, and what it says in words."""
+
+    name: str
+    title: str
+    description: str
+    svg: str
+
+
+DRAWINGS: tuple[tuple[str, Callable[[Evidence], Any], str, str], ...] = (
+    (
+        "clients",
+        figures.clients_compared,
+        "Does joining help each client?",
+        "Each row is a client; each mark is its value under one method's model.",
+    ),
+    (
+        "curves",
+        figures.learning_curves,
+        "Round by round",
+        "Mean over clients after each evaluation. The number in the table is that of the round chosen on "
+        "validation rows, not the best of this curve.",
+    ),
+    (
+        "traffic",
+        figures.value_for_traffic,
+        "For how much traffic?",
+        "The same means against the bits that crossed so far, counted from the messages.",
+    ),
+)
+
+
+def write_report(folders: Sequence[Path], page: Path) -> None:
+    """Write the page for some runs or comparisons, and its figures beside it in `figures/`."""
+    try:
+        from jinja2 import Environment, PackageLoader, select_autoescape
+    except ImportError as missing:
+        raise UserError("a report page needs jinja2: pip install 'idiolect[report]'") from missing
+    evidence = gather(folders)
+    page.parent.mkdir(parents=True, exist_ok=True)
+    drawn = [_draw(evidence, page.parent / "figures", *drawing) for drawing in DRAWINGS]
+    environment = Environment(
+        loader=PackageLoader("idiolect.reports"),
+        autoescape=select_autoescape(),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    html = environment.get_template("page.html").render(
+        title=_title(evidence),
+        evidence=evidence,
+        answer=_answer(evidence),
+        models=[_model_row(evidence, row) for _, row in evidence.table.iterrows()],
+        client_columns=list(evidence.clients.columns),
+        client_rows=_client_rows(evidence),
+        figures=drawn,
+        runs=[_run_card(run) for run in evidence.runs],
+    )
+    write_bytes(page, html.encode())
+
+
+def show_value(value: float, metric: str) -> str:
+    """A value as it is read: shares in per cent, everything else with four digits.
+
+    >>> show_value(0.98761, "accuracy"), show_value(0.98761, "rmse"), show_value(float("nan"), "rmse")
+    ('98.8 %', '0.9876', '–')
+    """
+    if math.isnan(value):
+        return "–"
+    return f"{100 * value:.1f} %" if metric in SHARES else f"{value:.4g}"
+
+
+def _draw(
+    evidence: Evidence, folder: Path, name: str, draw: Callable[[Evidence], Any], title: str, description: str
+) -> FigureOnPage:
+    from matplotlib import rc_context
+
+    figure = draw(evidence)
+    folder.mkdir(parents=True, exist_ok=True)
+    picture, vector = io.BytesIO(), io.StringIO()
+    figure.savefig(picture, format="png", dpi=150)
+    # No date and no random names: two reports of the same runs are the same file.
+    with rc_context({"svg.hashsalt": name}):
+        figure.savefig(vector, format="svg", metadata={"Date": None})
+    write_bytes(folder / f"{name}.png", picture.getvalue())
+    svg = vector.getvalue()
+    return FigureOnPage(name, title, description, svg[svg.index("<svg") :])
+
+
+def _title(evidence: Evidence) -> str:
+    methods = ", ".join(dict.fromkeys(evidence.table.method))
+    data = ", ".join(dict.fromkeys(Path(str(run.config.data["name"])).stem for run in evidence.runs))
+    return f"{methods} on {data}"
+
+
+def _answer(evidence: Evidence) -> str:
+    """The one sentence that a hurried reader takes away."""
+    judged = evidence.table[
+        [
+            name_of(method, kind) in evidence.judged
+            for method, kind in zip(evidence.table.method, evidence.table.kind, strict=True)
+        ]
+    ]
+    ordered = judged.sort_values("mean", ascending=not evidence.higher_is_better)
+    best = ordered.iloc[0]
+    sentence = (
+        f"Best on average: {name_of(best.method, best.kind)}, mean {evidence.part} {evidence.metric} "
+        f"{show_value(best['mean'], evidence.metric)}, "
+        f"worst client {show_value(best.worst, evidence.metric)}."
+    )
+    if not pd.isna(best.gain_over_alone):
+        sentence += (
+            f" Against training alone {best.gain_over_alone:g} of {best.clients:g} clients gain "
+            f"and {best.lose_to_alone:g} lose."
+        )
+    return sentence
+
+
+def _model_row(evidence: Evidence, row: "pd.Series[Any]") -> dict[str, str]:
+    spread = "" if pd.isna(row.std_over_seeds) else f" ± {show_value(row.std_over_seeds, evidence.metric)}"
+
+    def gain(name: str) -> str:
+        better, worse = row[f"gain_over_{name}"], row[f"lose_to_{name}"]
+        return "–" if pd.isna(better) else f"{better:g} gain, {worse:g} lose"
+
+    return {
+        "model": name_of(row.method, row.kind),
+        "mean": show_value(row["mean"], evidence.metric) + spread,
+        "std": show_value(row["std"], evidence.metric),
+        "worst_tenth": show_value(row.worst_tenth, evidence.metric),
+        "worst": show_value(row.worst, evidence.metric),
+        "alone": gain("alone"),
+        "shared": gain("shared"),
+        "down": f"{row.down_bits / BITS_PER_MEGABYTE:.2f}",
+        "up": f"{row.up_bits / BITS_PER_MEGABYTE:.2f}",
+    }
+
+
+def _client_rows(evidence: Evidence) -> list[tuple[str, list[str]]]:
+    return [
+        (str(client), [show_value(value, evidence.metric) for value in values])
+        for client, values in zip(evidence.clients.index, evidence.clients.to_numpy(), strict=True)
+    ]
+
+
+def _run_card(run: RunFolder) -> dict[str, Any]:
+    config = run.config
+    method = find_method(config.method["name"])
+    return {
+        "name": run.path.name,
+        "paper": method.paper,
+        "config": config.to_yaml(),
+        "versions": run.facts()["versions"],
+        "data_sha256": run.facts()["data_sha256"],
+    }

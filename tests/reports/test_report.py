@@ -1,0 +1,123 @@
+"""The page says what the runs say, is complete in one file, and is drawn without warnings."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from idiolect.evaluation.summary import reported_values
+from idiolect.reports import write_report
+from idiolect.reports.evidence import gather
+from idiolect.runs.compare import plan_comparison, run_comparison
+from idiolect.runs.settings import read_settings
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report") / "runs"
+    settings = read_settings(
+        [
+            "methods=local,fedavg,apfl",
+            "data=vowels",
+            "rounds=4",
+            "evaluation.every=2",
+            "seeds=2",
+            f"out={folder}",
+        ]
+    )
+    run_comparison(plan_comparison(settings), lambda config: ())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(comparison: Path) -> str:
+    write_report([comparison], comparison / "report.html")
+    return (comparison / "report.html").read_text()
+
+
+class Tables(HTMLParser):
+    """The cells of every table, by the table's id."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables: dict[str, list[list[str]]] = {}
+        self._rows: list[list[str]] = []
+        self._inside = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "table":
+            self._rows = self.tables[dict(attrs)["id"] or ""] = []
+        elif tag == "tr":
+            self._rows.append([])
+        self._inside = tag in ("td", "th")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = False
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self._rows[-1].append(data)
+
+
+def test_the_table_of_clients_holds_the_mean_over_seeds_of_the_reported_rounds(
+    comparison: Path, page: str
+) -> None:
+    evidence = gather([comparison])
+    apfl = [run for run in evidence.runs if run.config.method["name"] == "apfl"]
+    assert len(apfl) == 2
+    values = [
+        reported_values(run.metrics(), "personal", "accuracy", run.summary()["kinds"]["personal"]["round"])
+        for run in apfl
+    ]
+    expected = pd.concat(values, axis=1).mean(axis=1)
+    reader = Tables()
+    reader.feed(page)
+    header, *rows = reader.tables["clients"]
+    column = header.index("apfl personal")
+    assert {row[0]: row[column] for row in rows} == {c: f"{100 * v:.1f} %" for c, v in expected.items()}
+
+
+def test_every_model_has_a_row_and_the_headline_names_the_best_of_those_judged(
+    comparison: Path, page: str
+) -> None:
+    reader = Tables()
+    reader.feed(page)
+    models = [row[0] for row in reader.tables["models"][1:]]
+    assert models == [
+        "local personal", "fedavg global", "fedavg localized", "apfl global", "apfl localized", "apfl personal",
+    ]  # fmt: skip
+    table = pd.read_parquet(comparison / "table.parquet")
+    judged = table[table.kind.isin(["personal"]) | (table.method == "fedavg")]
+    best = judged.loc[judged["mean"].idxmax()]
+    assert (
+        f"Best on average: {best.method} {best.kind}, mean test accuracy {100 * best['mean']:.1f} %" in page
+    )
+
+
+def test_traffic_is_that_of_the_messages(comparison: Path) -> None:
+    curves = gather([comparison]).curves
+    parameters, clients, rounds = 10 * 11 + 11, 15, 4
+    moved = 2 * 32 * parameters * clients * rounds / 8e6
+    fedavg = curves[curves.model == "fedavg global"].set_index("round").megabytes
+    assert fedavg[0] == 0
+    assert fedavg[rounds] == pytest.approx(moved)
+    assert (curves[curves.model == "local personal"].megabytes == 0).all()
+
+
+def test_the_page_needs_nothing_else_and_is_the_same_again(comparison: Path, page: str) -> None:
+    outside = re.findall(
+        r"""(?:src|href)=["'](?!#)([^"']+)""", re.sub(r"<svg.*?</svg>", "", page, flags=re.S)
+    )
+    assert outside == []
+    assert page.count("<svg") == 3
+    assert "<script" not in page
+    again = comparison / "again" / "report.html"
+    write_report([comparison], again)
+    assert {p.name for p in (again.parent / "figures").iterdir()} == {
+        "clients.png",
+        "curves.png",
+        "traffic.png",
+    }
+    assert again.read_text() == page
