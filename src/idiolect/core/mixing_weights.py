@@ -44,5 +44,7 @@ def automatic_regulariser(distances: Tensor, sizes: Tensor, factor: float) -> fl
     Where more than half of the distances are zero their mean stands in; where all are, the weights are
     n_j / n for every λ.
     """
-    middle = float(distances.median()) or float(distances.mean()) or 1.0
+    ordered = distances.flatten().sort().values
+    median = float(ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+    middle = median or float(ordered.mean()) or 1.0
     return 0.5 * float(sizes.to(torch.float64).mean()) * factor * middle

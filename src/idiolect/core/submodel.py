@@ -53,7 +53,7 @@ class Chain:
             odd = ", ".join(sorted(strangers)) or ", ".join(n for n in weights if params[n].ndim < 2)
             raise UserError(
                 f"sub-models need a chain of linear or convolutional layers, which parameter '{odd}' is not "
-                "part of; use the model linear, mlp or cnn, or capacities of 1"
+                "part of; use the model linear, mlp or cnn, or whole models for all clients"
             )
         layers = [Layer(weights[0], _present(biases[weights[0]], params), len(params[weights[0]]), 1)]
         for below, name in pairwise(weights):
@@ -62,7 +62,7 @@ class Chain:
             if inputs % units or (inputs != units and not flattened):
                 raise UserError(
                     f"sub-models need a chain of layers, but '{name}' has {inputs} inputs and the layer "
-                    f"below it {units} units; use the model linear, mlp or cnn, or capacities of 1"
+                    f"below it {units} units; use the model linear, mlp or cnn, or whole models for all clients"
                 )
             layers.append(Layer(name, _present(biases[name], params), outputs, inputs // units))
         return cls(tuple(layers))

@@ -64,7 +64,8 @@ class _SubmodelFedAvg(Method, ABC):
 
     def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
         """w^0."""
-        Chain.of(params).refuse_empty_layers(self.capacities)
+        if min(self.capacities) < 1:
+            Chain.of(params).refuse_empty_layers(self.capacities)
         return Server(params, torch.tensor(0), key)
 
     def client_init(self, server: Server, client: Tensor) -> Client:
