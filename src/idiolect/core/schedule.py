@@ -168,4 +168,4 @@ Schedule = Annotated[
 
 def round_total(schedule: Schedule, clock: Clock) -> Number:
     """The sum of the rates of all steps of the clock's round."""
-    return sum(schedule(clock._replace(step=step)) for step in range(clock.local_steps))
+    return sum(schedule(clock._replace(step=step).precise()) for step in range(clock.local_steps))

@@ -107,7 +107,7 @@ class FedGATE(Method, Exchange):
 
     def finish(self, work: Work, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
         """Keep and send w_i."""
-        rates = torch.ones_like(client.rates) * round_total(self.learning_rate, site.clock)
+        rates = torch.as_tensor(round_total(self.learning_rate, site.clock), dtype=client.rates.dtype)
         return Client(client.delta, work.w, rates), Up(work.w)
 
     def weights(self, server: Server, cohort: Cohort) -> Tensor:
