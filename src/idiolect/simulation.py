@@ -1,7 +1,7 @@
 """A method on a federation in this process: the states, and rounds that move them."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,14 +11,14 @@ from idiolect.core.method import ClientState, Method, Population, PredictorKind,
 from idiolect.core.objective import Objective, Predictor, seeded_module
 from idiolect.data.federation import Federation, Rows
 from idiolect.engines.base import Engine, Setting
+from idiolect.engines.build import EngineName, build_engine
+from idiolect.engines.build import HereEngine, RayEngineChoice, build_engine
 from idiolect.engines.loop import RoundResult, play_round
-from idiolect.engines.sequential import Sequential
-from idiolect.engines.vectorised import Vectorised
 from idiolect.participation.sampling import Plan, Uniform
 from idiolect.store.base import Store
 from idiolect.store.memory import MemoryStore
 
-EngineName = Literal["vectorised", "sequential"]
+EngineName = Literal["vectorised", "sequential", "ray"]
 
 
 class Simulation:
@@ -35,7 +35,7 @@ class Simulation:
         batch_size: int | None = 20,
         weight_decay: float = 0.0,
         dtype: torch.dtype = torch.float32,
-        engine: EngineName = "vectorised",
+        engine: EngineName | HereEngine | RayEngineChoice = "vectorised",
         store: Store | None = None,
     ) -> None:
         federation = federation.to(dtype)
@@ -57,7 +57,7 @@ class Simulation:
             batch_size=batch_size,
             founding=self.server,
         )
-        self.engine: Engine = Sequential(setting) if engine == "sequential" else Vectorised(setting)
+        self.engine: Engine = build_engine(engine, setting)
 
     @property
     def federation(self) -> Federation:

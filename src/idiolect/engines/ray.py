@@ -19,7 +19,7 @@ from idiolect.core.method import Bits, ClientState, Cohort, Exchange, Message, S
 from idiolect.data.federation import Rows
 from idiolect.engines.base import Outcome, Setting, Traffic
 from idiolect.engines.partial import partial_view
-from idiolect.engines.vectorised import Vectorised, _Replies
+from idiolect.engines.vectorised import Vectorised
 from idiolect.errors import UserError
 from idiolect.store.memory import MemoryStore
 
@@ -38,38 +38,11 @@ class Part(NamedTuple):
     states: ClientState  # of the clients it asked, stacked
 
 
-class BlockEngine(Vectorised):
-    """The vectorised engine for a cohort that is prepared already, with weights that are given."""
-
-    def carry_out(
-        self,
-        exchange: Exchange,
-        server: ServerState,
-        cohort: Cohort,
-        weights: Tensor | None,
-        round_number: int,
-    ) -> Outcome:
-        """Carry out one exchange; `weights` are those of the cohort's replies."""
-        traffic = Traffic(len(cohort))
-        arrived = cohort.select(cohort.replied)
-        replies = _Replies(weights)
-        for places in self._chunks(cohort.steps):
-            part = cohort.select(places)
-            down, up = self._work(exchange, server, part, round_number)
-            traffic.record(traffic.down, places, exchange.down_bits(server, down, part.ids))
-            if not part.replied.any():
-                continue
-            up, ids = tree.select(up, part.replied), part.ids[part.replied]
-            traffic.record(traffic.up, places[part.replied], exchange.up_bits(up, ids))
-            replies.add(up, torch.searchsorted(arrived.ids, ids))
-        return Outcome(replies.total(), arrived, traffic, cohort.ids)
-
-
 class Worker:
     """Lives in an actor: a block of clients and the vectorised engine."""
 
     def __init__(self, setting: Setting, chunk: int | None) -> None:
-        self.engine = BlockEngine(setting, chunk)
+        self.engine = Vectorised(setting, chunk)
 
     def restore(self, ids: Tensor, states: ClientState) -> None:
         """Take over clients that have a state already."""

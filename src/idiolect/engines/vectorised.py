@@ -51,9 +51,21 @@ class Vectorised:
     def run(self, exchange: Exchange, server: ServerState, cohort: Cohort, round_number: int) -> Outcome:
         """Carry out one exchange."""
         cohort = self.setting.prepare(exchange, server, cohort, round_number)
-        traffic = Traffic(len(cohort))
         arrived = cohort.select(cohort.replied)
         weights = exchange.weights(server, arrived) if len(arrived) else None
+        return self.carry_out(exchange, server, cohort, weights, round_number)
+
+    def carry_out(
+        self,
+        exchange: Exchange,
+        server: ServerState,
+        cohort: Cohort,
+        weights: Tensor | None,
+        round_number: int,
+    ) -> Outcome:
+        """The exchange with a cohort that is prepared already; `weights` are those of its replies."""
+        traffic = Traffic(len(cohort))
+        arrived = cohort.select(cohort.replied)
         replies = _Replies(weights)
         for places in self._chunks(cohort.steps):
             part = cohort.select(places)

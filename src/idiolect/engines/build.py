@@ -1,0 +1,46 @@
+"""The engine that a name asks for, on a model that may not be able to do it."""
+
+import logging
+from typing import Literal
+
+import torch
+from torch.func import vmap
+
+from idiolect.core import tree
+from idiolect.engines.base import Engine, Setting
+from idiolect.engines.processes import Processes
+from idiolect.engines.sequential import Sequential
+from idiolect.engines.vectorised import Vectorised
+
+EngineName = Literal["vectorised", "sequential"]
+
+logger = logging.getLogger("idiolect")
+
+
+def build_engine(name: EngineName, setting: Setting) -> Engine:
+    """The named engine; parallel processes, with a line in the log, for a model that cannot be stacked."""
+    if name == "sequential":
+        return Sequential(setting)
+    obstacle = stacking_obstacle(setting)
+    if obstacle is None:
+        return Vectorised(setting)
+    engine = Processes(setting)
+    logger.warning(
+        "%s cannot be run for many clients at once, so clients run one at a time in %d processes (%s)",
+        type(setting.objective.module).__name__,
+        engine.workers,
+        obstacle,
+    )
+    return engine
+
+
+def stacking_obstacle(setting: Setting) -> str | None:
+    """Why the model's gradient cannot be taken for a stack of clients; None if it can. Found by trying."""
+    batches, ids = setting.batches, torch.zeros(2, dtype=torch.int64)
+    batch = batches.gather(batches.draw(ids, 0, 1)[0], batches.weights(ids))
+    params = tree.map_tree(torch.clone, tree.repeat(setting.objective.initial_params(), len(ids)))
+    try:
+        vmap(setting.objective.gradient)(params, batch)
+    except (RuntimeError, NotImplementedError, ValueError, TypeError, IndexError) as error:
+        return str(error).strip().split("\n")[0].split(". ")[0] or type(error).__name__
+    return None

@@ -1,0 +1,91 @@
+"""Ray actors compute what one client at a time computes, also when a node is lost on the way."""
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from idiolect.core import tree
+from idiolect.core.method import Method
+from idiolect.engines.build import RayEngineChoice
+from idiolect.methods.apfl import APFL
+from idiolect.methods.efl import EFL
+from idiolect.methods.fedavg import FedAvg
+from idiolect.methods.perm import PERM
+from idiolect.participation.sampling import Uniform
+from idiolect.simulation import Simulation
+from idiolect.testing.problems import small_network, uneven_classification
+
+pytestmark = pytest.mark.distributed
+
+METHODS = [
+    FedAvg(local_steps={"epochs": 1}, weighting="samples"),
+    APFL(local_steps=3),
+    EFL(local_steps=2, keep=0.25),
+    PERM(local_steps=2),
+]
+
+MEMORY = 80 * 2**20
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two nodes on this machine, with room for one worker each."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": MEMORY})
+    cluster.add_node(num_cpus=1, object_store_memory=MEMORY)
+    ray.init(address=cluster.address, log_to_driver=False)
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def simulate(method: Method, engine: Any) -> Simulation:
+    return Simulation(
+        method,
+        small_network,
+        uneven_classification(),
+        plan=Uniform(rate=0.8),
+        seed=3,
+        batch_size=4,
+        dtype=torch.float64,
+        engine=engine,
+    )
+
+
+def assert_same(ours: Any, theirs: Any) -> None:
+    for a, b in zip(tree.leaves(ours), tree.leaves(theirs), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+
+
+def assert_same_run(ours: Simulation, theirs: Simulation) -> None:
+    assert_same(ours.server, theirs.server)
+    assert_same(ours.clients(), theirs.clients())
+    assert_same(ours.predictors(), theirs.predictors())
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+def test_the_same_models_and_traffic_as_one_by_one(cluster: Any, method: Method) -> None:
+    ours, theirs = simulate(method, RayEngineChoice(workers=2)), simulate(method, "sequential")
+    for _ in range(3):
+        a, b = ours.advance(), theirs.advance()
+        assert torch.equal(a.up_bits, b.up_bits)
+        assert torch.equal(a.down_bits, b.down_bits)
+    assert_same_run(ours, theirs)
+
+
+def test_a_lost_node_changes_nothing(cluster: Any, caplog: pytest.LogCaptureFixture) -> None:
+    method = APFL(local_steps=2)
+    ours, theirs = simulate(method, RayEngineChoice(workers=2)), simulate(method, "sequential")
+    ours.play(2)
+    (doomed,) = cluster.worker_nodes
+    cluster.add_node(num_cpus=1, object_store_memory=MEMORY)  # where the lost worker's clients go
+    with caplog.at_level(logging.WARNING, logger="idiolect.engines.ray"):
+        cluster.remove_node(doomed, allow_graceful=False)
+        ours.play(2)
+    assert "is repeated elsewhere" in caplog.text
+    assert_same_run(ours, theirs.play(4))
