@@ -11,14 +11,13 @@ from idiolect.core.method import ClientState, Method, Population, PredictorKind,
 from idiolect.core.objective import Objective, Predictor, seeded_module
 from idiolect.data.federation import Federation, Rows
 from idiolect.engines.base import Engine, Setting
-from idiolect.engines.build import EngineName, build_engine
-from idiolect.engines.build import HereEngine, RayEngineChoice, build_engine
+from idiolect.engines.build import EngineName, HereEngine, RayEngineChoice, build_engine
 from idiolect.engines.loop import RoundResult, play_round
 from idiolect.participation.sampling import Plan, Uniform
 from idiolect.store.base import Store
 from idiolect.store.memory import MemoryStore
 
-EngineName = Literal["vectorised", "sequential", "ray"]
+__all__ = ["EngineName", "Simulation"]
 
 
 class Simulation:

@@ -4,22 +4,47 @@ import logging
 from typing import Literal
 
 import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 from torch.func import vmap
 
 from idiolect.core import tree
+from idiolect.core.hyper import STRICT
 from idiolect.engines.base import Engine, Setting
 from idiolect.engines.processes import Processes
 from idiolect.engines.sequential import Sequential
 from idiolect.engines.vectorised import Vectorised
 
-EngineName = Literal["vectorised", "sequential"]
+EngineName = Literal["vectorised", "sequential", "ray"]
 
 logger = logging.getLogger("idiolect")
 
 
-def build_engine(name: EngineName, setting: Setting) -> Engine:
-    """The named engine; parallel processes, with a line in the log, for a model that cannot be stacked."""
-    if name == "sequential":
+@dataclass(frozen=True, config=STRICT)
+class HereEngine:
+    """An engine in this process."""
+
+    name: Literal["vectorised", "sequential"] = "vectorised"
+
+
+@dataclass(frozen=True, config=STRICT)
+class RayEngineChoice:
+    """Blocks of clients on Ray actors."""
+
+    workers: int = Field(default=2, ge=1, description="actors, each with a block of the clients")
+    address: str | None = Field(default=None, description="of a running cluster; None: on this machine")
+    name: Literal["ray"] = "ray"
+
+
+def build_engine(choice: EngineName | HereEngine | RayEngineChoice, setting: Setting) -> Engine:
+    """The chosen engine; parallel processes, with a line in the log, for a model that cannot be stacked."""
+    if isinstance(choice, str):
+        choice = RayEngineChoice() if choice == "ray" else HereEngine(choice)
+    if isinstance(choice, RayEngineChoice):
+        from idiolect.engines.ray import RayEngine  # needs an extra
+
+        return RayEngine(setting, workers=choice.workers, address=choice.address)
+    if choice.name == "sequential":
         return Sequential(setting)
     obstacle = stacking_obstacle(setting)
     if obstacle is None:

@@ -1,7 +1,7 @@
 """One client at a time: the executable specification that every other engine is tested against."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,33 +14,58 @@ from idiolect.engines.base import Outcome, Setting, Traffic, combine
 from idiolect.engines.batches import all_rows
 
 
-class Sequential:
-    """Runs clients one after the other, in plain Python."""
+class Task(NamedTuple):
+    """The local work of one client: all that `Sequential.work` needs besides the setting."""
 
-    def __init__(self, setting: Setting) -> None:
+    exchange: Exchange
+    down: Message
+    client: ClientState
+    one: Cohort
+    round_number: int
+
+
+Result = tuple[ClientState, Message]
+Apply = Callable[[Callable[[Task], Result], Iterable[Task]], Iterable[Result]]
+
+
+class Sequential:
+    """Runs clients one after the other, in plain Python (or in whatever order `apply` works tasks off)."""
+
+    def __init__(self, setting: Setting, apply: Apply = map) -> None:
         self.setting = setting
+        self._apply = apply
 
     def run(self, exchange: Exchange, server: ServerState, cohort: Cohort, round_number: int) -> Outcome:
         """Carry out one exchange."""
         cohort = self.setting.prepare(exchange, server, cohort, round_number)
         traffic = Traffic(len(cohort))
+        ones = [cohort.select(torch.tensor([place])) for place in range(len(cohort))]
+
+        def tasks() -> Iterator[Task]:
+            for place, one in enumerate(ones):
+                down = exchange.down(server, one.ids)
+                bits = exchange.down_bits(server, down, one.ids)
+                traffic.record(traffic.down, torch.tensor([place]), bits)
+                client = tree.row(self.setting.states(one.ids), 0)
+                yield Task(
+                    exchange, tree.row(down, 0) if exchange.personal_down else down, client, one, round_number
+                )
+
         uploads = []
-        for place in range(len(cohort)):
-            here = torch.tensor([place])
-            one = cohort.select(here)
-            down = exchange.down(server, one.ids)
-            traffic.record(traffic.down, here, exchange.down_bits(server, down, one.ids))
-            up = self.work(exchange, tree.row(down, 0) if exchange.personal_down else down, one, round_number)
+        for place, (client, up) in enumerate(self._apply(self.work, tasks())):
+            one = ones[place]
+            self.setting.store.put(one.ids, tree.stack([client]))
             if one.replied:
-                traffic.record(traffic.up, here, exchange.up_bits(tree.stack([up]), one.ids))
+                bits = exchange.up_bits(tree.stack([up]), one.ids)
+                traffic.record(traffic.up, torch.tensor([place]), bits)
                 uploads.append(up)
         arrived = cohort.select(cohort.replied)
         return Outcome(combine(exchange, server, uploads, arrived), arrived, traffic, cohort.ids)
 
-    def work(self, exchange: Exchange, down: Message, one: Cohort, round_number: int) -> Message:
-        """The local work of one client: its new state is stored, its upload returned."""
-        setting, batches = self.setting, self.setting.batches
-        client: ClientState = tree.row(setting.states(one.ids), 0)
+    def work(self, task: Task) -> Result:
+        """The local work of one client: its new state and its upload."""
+        exchange, down, client, one, round_number = task
+        batches = self.setting.batches
         site = self._site(exchange, one, round_number)
         draws = batches.draw(one.ids, round_number, int(one.steps) * exchange.batches_per_step)
         weights = batches.weights(one.ids)
@@ -51,9 +76,7 @@ class Sequential:
             work = exchange.step(
                 work, client, down, tuple(batches.gather(rows, weights[0]) for rows in drawn), site(step)
             )
-        client, up = exchange.finish(work, client, down, site(int(one.steps)))
-        setting.store.put(one.ids, tree.map_tree(lambda leaf: leaf[None], client))
-        return up
+        return exchange.finish(work, client, down, site(int(one.steps)))
 
     def survey(
         self, look: Callable[[ClientState, Site], Any], part: Rows, ids: Tensor, round_number: int
