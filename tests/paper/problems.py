@@ -142,3 +142,10 @@ def close(ours: Any, theirs: Any, relative: float = 1e-9) -> bool:
     """Whether two arrays agree relative to the size of the second."""
     a, b = np.asarray(ours), np.asarray(theirs)
     return a.shape == b.shape and bool(np.abs(a - b).max() <= relative * max(np.abs(b).max(), 1e-300))
+
+
+def identical(ours: Params, theirs: Params, engine: EngineName) -> bool:
+    """Equality of grade E0: bitwise one client at a time, to rounding where recorded steps are fused."""
+    if engine == "vectorised":
+        return close(vector(ours), vector(theirs), 1e-12)
+    return all(torch.equal(ours[name], theirs[name]) for name in theirs)

@@ -97,7 +97,7 @@ class AFL(Method, Exchange):
         """Descent in w, ascent in q."""
         changes = tree.subtract(replies.w, server.w)
         w = tree.add(server.w, tree.weighted_sum(changes, server.shares[cohort.ids] / cohort.inclusion))
-        rate = self.shares_rate(Clock(server.round, 0, self.local_steps))
+        rate = self.shares_rate(Clock(int(server.round), 0, self.local_steps))
         slope = torch.zeros_like(server.shares)
         slope[cohort.ids] = rate * replies.loss.double() / cohort.inclusion
         shares = ascend(server.shares, slope, cohort.population)

@@ -167,7 +167,7 @@ class DRFALosses(Exchange):
     def absorb(self, server: Server, replies: LossReport, cohort: Cohort) -> tuple[Server, Info]:
         """q <- Π(q + τ γ_q v)."""
         method = self.method
-        rate = method.local_steps * method.shares_rate(Clock(server.round, 0, method.local_steps))
+        rate = method.local_steps * method.shares_rate(Clock(int(server.round), 0, method.local_steps))
         slope = torch.zeros_like(server.shares)
         slope[cohort.ids] = rate * cohort.population.count / len(cohort) * replies.loss.double()
         shares = ascend(server.shares, slope, cohort.population)
