@@ -21,8 +21,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from idiolect.core import tree
-from idiolect.core.method import ClientState, Method, ServerState
+from idiolect.core.method import ClientState, Method, PredictorKind, ServerState
 from idiolect.data.federation import Federation
 from idiolect.errors import UserError
 from idiolect.evaluation.summary import Choice
@@ -82,18 +81,22 @@ def train(
     )
     memory = _Memory()
     play_rounds(simulation, Pace(rounds, evaluate_every, rounds), memory)
+    if choose == "validation":
+        memory.return_to_chosen(simulation)
     return Result(simulation, memory, choose)
 
 
 class Result:
-    """What a training gave: tables of numbers, and every client's models."""
+    """What a training gave: tables of numbers, and every client's models.
+
+    `simulation` stands at the round that is reported for the kind that the method is judged by.
+    """
 
     def __init__(self, simulation: Simulation, memory: "_Memory", choose: Choice) -> None:
         self.simulation = simulation
         self.metrics = memory.metrics()
         self.rounds = memory.table("rounds")
         self.diagnostics = memory.table("diagnostics")
-        self._snapshot = memory.last if choose == "last" or memory.chosen is None else memory.chosen
         clients = client_table(simulation.federation).set_index("client")
         kinds = simulation.method.kinds
         self._summary = summarise_run(
@@ -105,20 +108,18 @@ class Result:
         """The reported numbers, a row for each model kind; the method is judged by the last."""
         return pd.DataFrame.from_dict(self._summary["kinds"], orient="index")
 
-    def model(self, client: str, kind: str | None = None) -> nn.Module:
-        """A client's model as a module of its own, at the reported round of the kind judged by."""
+    def model(self, client: str, kind: PredictorKind | None = None) -> nn.Module:
+        """A client's model as a module of its own."""
         method, federation = self.simulation.method, self.simulation.federation
         kind = kind or method.kinds[-1]
         if kind not in method.kinds:
             raise UserError(f"kind={kind} is not possible: the models are {', '.join(method.kinds)}")
-        number = client_number(client, federation.names)
-        server, clients = self._snapshot
-        predictors: dict[str, Any] = {
-            **method.predictors(server, tree.row(clients, number), torch.tensor(number))
-        }
+        predictors = self.simulation.predictor(client_number(client, federation.names))
         return as_module(predictors[kind], self.simulation.engine.setting.objective.module)
 
-    def predict(self, client: str, inputs: Tensor | pd.DataFrame, kind: str | None = None) -> list[Any]:
+    def predict(
+        self, client: str, inputs: Tensor | pd.DataFrame, kind: PredictorKind | None = None
+    ) -> list[Any]:
         """A client's predictions: class names where there are any, class numbers, or numbers.
 
         `inputs` are rows like those of the federation, or a table like the one it was made of.
@@ -136,12 +137,11 @@ class Result:
 
 
 class _Memory:
-    """Keeps tables, the last state and the chosen one."""
+    """Keeps the tables, and the state with the best validation score."""
 
     def __init__(self) -> None:
         self.parts: dict[TableName, list[pd.DataFrame]] = {"metrics": [], "rounds": [], "diagnostics": []}
-        self.last: tuple[ServerState, ClientState] = ()  # type: ignore[assignment]
-        self.chosen: tuple[ServerState, ClientState] | None = None
+        self.chosen: tuple[int, ServerState, ClientState] | None = None
 
     def metrics(self) -> pd.DataFrame:
         """All metrics so far."""
@@ -156,9 +156,14 @@ class _Memory:
         self.parts[name].append(table)
 
     def save(self, simulation: Simulation) -> None:
-        """Keep the last state."""
-        self.last = simulation.server, simulation.clients()
+        """Nothing to do: the simulation itself is the last state."""
 
     def save_chosen(self, simulation: Simulation) -> None:
         """Keep the best state so far."""
-        self.chosen = simulation.server, simulation.clients()
+        self.chosen = simulation.round, simulation.server, simulation.clients()
+
+    def return_to_chosen(self, simulation: Simulation) -> None:
+        """Put the simulation into the best state, if there is one."""
+        if self.chosen is not None:
+            simulation.round, simulation.server, clients = self.chosen
+            simulation.engine.setting.store.put(torch.arange(len(simulation.federation)), clients)

@@ -6,7 +6,6 @@ import typer
 
 from idiolect.cli.app import app
 from idiolect.cli.console import ProgressBar, print_json
-from idiolect.cli.tables import print_comparison, print_run
 
 SettingsArgument = Annotated[
     list[str],
@@ -26,6 +25,7 @@ def run(settings: SettingsArgument, json: JsonOption = False, data_dir: DataDirO
 
     Your own table: idiolect run data=patients.csv data.client=hospital data.target=outcome method=apfl
     """
+    from idiolect.cli.tables import print_run
     from idiolect.runs.config import resolve
     from idiolect.runs.settings import read_settings
     from idiolect.runs.train import start_or_continue
@@ -45,6 +45,7 @@ def resume(
 
     Example: idiolect resume runs/vowels-apfl
     """
+    from idiolect.cli.tables import print_run
     from idiolect.runs.folder import RunFolder
     from idiolect.runs.train import continue_run
 
@@ -65,6 +66,7 @@ def compare(settings: SettingsArgument, json: JsonOption = False, data_dir: Data
     A report page is written where `pip install 'idiolect[report]'` was done.
     """
     from idiolect.cli.reporting import write_report_page
+    from idiolect.cli.tables import print_comparison
     from idiolect.runs.compare import plan_comparison, run_comparison
     from idiolect.runs.settings import read_settings
 

@@ -113,6 +113,8 @@ def _expectation(detail: ErrorDetails) -> str:
             return f"settings of {detail['ctx']['class_name']}"
         case "int_parsing" | "int_type" | "int_from_float":
             return "it must be a whole number"
+        case "sequence_str" | "list_type" | "tuple_type" | "is_instance_of":
+            return "it must be a list, such as [200, 200]"
         case "float_parsing" | "float_type":
             return "it must be a number"
         case "value_error":
@@ -122,5 +124,7 @@ def _expectation(detail: ErrorDetails) -> str:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, dict) and list(value) == ["name"]:
+        value = value["name"]
     text = str(value) if isinstance(value, str | int | float) else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass
 from idiolect.core.hyper import STRICT
 from idiolect.core.method import Method
 from idiolect.data.catalogue import LOADERS
+from idiolect.engines.build import HereEngine, RayEngineChoice
 from idiolect.errors import UserError
 from idiolect.evaluation.summary import Choice
 from idiolect.methods.catalogue import find_method
@@ -21,7 +22,6 @@ from idiolect.runs.checks import build, check_arguments, dump, fields_of, requir
 from idiolect.runs.defaults import defaults_for
 from idiolect.runs.loop import Pace
 from idiolect.runs.settings import NAMED_SECTIONS, Settings, merge, write_settings
-from idiolect.simulation import EngineName
 from idiolect.trackers import TrackerName
 
 WholeNumber = Annotated[int, Field(strict=True)]
@@ -60,7 +60,11 @@ class RunConfig:
     )
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False, description="the l2 term's factor")
     dtype: Literal["float32", "float64"] = Field(default="float32", description="precision of models")
-    engine: EngineName = Field(default="vectorised", description="all clients at once, or one by one")
+    engine: HereEngine | RayEngineChoice = Field(
+        default_factory=HereEngine,
+        discriminator="name",
+        description="all clients at once, one by one, or ray",
+    )
     threads: WholeNumber = Field(
         default=1, ge=1, description="of torch; small models are fastest with one, and sums depend on it"
     )
@@ -153,5 +157,7 @@ def _checked_model(section: Section) -> Section:
 
 def _absolute_path(section: Section) -> Section:
     """A run can be resumed from any folder: a path to data does not depend on where one stands."""
-    name = section["name"]
-    return section if name in LOADERS else {**section, "name": str(Path(name).absolute())}
+    path = Path(section["name"])
+    if section["name"] in LOADERS or not path.exists():
+        return section
+    return {**section, "name": str(path.absolute())}

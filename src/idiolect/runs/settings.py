@@ -17,7 +17,7 @@ from idiolect.errors import UserError
 Settings = dict[str, Any]
 
 # Sections that are chosen by a name and have options of their own.
-NAMED_SECTIONS = ("method", "data", "model")
+NAMED_SECTIONS = ("method", "data", "model", "engine")
 _SHORTCUTS = {"lr": "method.learning_rate", "local_steps": "method.local_steps"}
 
 

@@ -1,0 +1,5 @@
+"""`python -m idiolect.cli`."""
+
+from idiolect.cli import main
+
+main()

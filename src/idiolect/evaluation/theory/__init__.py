@@ -1,0 +1,1 @@
+"""What the papers prove, as numbers: constants, bounds and diagnostics."""
