@@ -145,5 +145,5 @@ def _drawn(site: Site, count: int) -> Batch:
     """Some of a client's training rows, drawn without replacement; all if it has fewer."""
     rows, size, place = site.all_rows, site.size.clamp_min(1), torch.arange(count)
     chosen = rng.permute(place % size, size, rng.fold(site.key, count))
-    weights = (place < size) / torch.minimum(size, torch.tensor(count))
-    return Batch(rows.inputs[chosen], rows.targets[chosen], weights.to(rows.weights.dtype))
+    weights = (place < size).to(rows.weights.dtype) / torch.minimum(size, torch.tensor(count))
+    return Batch(rows.inputs[chosen], rows.targets[chosen], weights)
