@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
@@ -42,9 +42,10 @@ class Vectorised:
 
     def __init__(self, setting: Setting, chunk: int | None = None) -> None:
         self.setting = setting
-        params = setting.objective.initial_params()
-        size = sum(p.numel() * p.element_size() for p in params.values())
-        self.chunk = chunk or max(1, min(MOST_CLIENTS, CHUNK_BYTES // size))
+        self.chunk = chunk or chunk_size(setting.objective.module)
+        layers = setting.objective.module.modules()
+        # Convolution and pooling are faster with channels last, which a stack of clients cannot have.
+        self._channels_last = self.chunk == 1 and any(isinstance(layer, nn.Conv2d) for layer in layers)
         self._recordings = Recordings()
         keep_freed_memory()
 
@@ -138,15 +139,21 @@ class Vectorised:
         changing, structure = pytree.tree_flatten(work)
         changing = [leaf.clone(memory_format=torch.contiguous_format) for leaf in changing]
         for step in range(most):
-            drawn = tuple(
-                batches.gather(rows, weights) for rows in draws[step * per_step : (step + 1) * per_step]
-            )
+            rows_of_calls = draws[step * per_step : (step + 1) * per_step]
+            drawn = tuple(self._laid_out(batches.gather(rows, weights)) for rows in rows_of_calls)
             arguments = (client, down, drawn, seat, clock.round, torch.tensor(step))
             if step == 0:
                 recording = self._recording(exchange, changing, structure, arguments, clock.local_steps)
             replay = recording.first if step == 0 else recording.later
             changing = replay(*changing, *tree.leaves(arguments))
         return pytree.tree_unflatten(changing, structure)
+
+    def _laid_out(self, batch: Batch) -> Batch:
+        """The batch in the memory layout that the model's layers prefer."""
+        if not self._channels_last or batch.inputs.ndim != 5:
+            return batch
+        images = batch.inputs.flatten(0, 1).contiguous(memory_format=torch.channels_last)
+        return batch._replace(inputs=images.unflatten(0, batch.inputs.shape[:2]))
 
     def _recording(
         self, exchange: Exchange, changing: list[Tensor], structure: Any, fixed: Any, local_steps: int
@@ -222,6 +229,14 @@ class _Replies:
             return self.parts[0]
         order = torch.cat(self.ranks).argsort()
         return tree.select(tree.concatenate(self.parts), order)
+
+
+def chunk_size(module: nn.Module) -> int:
+    """How many clients are worked on at once."""
+    if any(isinstance(layer, nn.modules.conv._ConvNd) for layer in module.modules()):
+        return 1  # for a stack of models it would be a grouped convolution, which is slower than one by one
+    size = sum(p.numel() * p.element_size() for p in module.parameters())
+    return max(1, min(MOST_CLIENTS, CHUNK_BYTES // size))
 
 
 def padded_size(count: int) -> int:

@@ -125,7 +125,7 @@ class DiskStore:
         return torch.frombuffer(row, dtype=torch.uint8)
 
     def _write(self, slot: int, row: Tensor, size: int) -> None:
-        content, done = memoryview(row.numpy()), 0
+        content, done = row.numpy().data, 0
         with clear_write_errors(self.path):
             while done < size:
                 done += os.pwrite(self._file, content[done:], slot * size + done)

@@ -1,0 +1,192 @@
+"""The benchmark: 100 clients, all taking part, 20 local steps, batches of 20."""
+
+import json
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from rich.console import Group
+from rich.table import Table
+from torch import nn
+
+from idiolect import models
+from idiolect.bench.measure import PeakMemory, interleaved_seconds, ratio
+from idiolect.bench.plain_loop import PlainLoop
+from idiolect.core.method import Method
+from idiolect.core.objective import Batch, Objective
+from idiolect.core.task import Task
+from idiolect.core.tree import Params
+from idiolect.data.federation import Federation, Rows
+from idiolect.methods.apfl import APFL
+from idiolect.methods.catalogue import METHODS
+from idiolect.methods.fedavg import FedAvg
+from idiolect.simulation import Simulation
+
+BATCH_SIZE = 20
+RATE = 0.1  # the default of FedAvg
+TARGETS = {
+    "fedavg_linear": "at least 12",
+    "fedavg_mlp": "at least 4.5",
+    "fedavg_cnn": "at least 1",
+    "apfl_mlp_over_fedavg": "at most 2.3",
+}
+
+
+def run_bench(
+    *, clients: int = 100, local_steps: int = 20, repeats: int = 5, scaling: tuple[int, ...] = (10, 100, 1000)
+) -> dict[str, Any]:
+    """Measure everything in one run. Speed-ups and costs are ratios of times on this machine, now."""
+    rows = local_steps * BATCH_SIZE  # one epoch is the local work
+    flat = noise((784,), clients, rows)
+    images = noise((3, 32, 32), clients, rows=2 * BATCH_SIZE)
+    linear = speed_up(flat, models.linear, local_steps, repeats)
+    mlp = speed_up(flat, models.mlp, local_steps, repeats)
+    cnn = speed_up(images, lambda f: models.cnn(f, filters=(32, 64)), local_steps, max(1, repeats // 3))
+    costs = method_costs(flat, models.mlp, local_steps, max(1, repeats // 2))
+    apfl = apfl_cost(flat, local_steps, repeats)
+    return {
+        "fedavg_linear": linear["speed_up"],
+        "fedavg_mlp": mlp["speed_up"],
+        "fedavg_cnn": cnn["speed_up"],
+        "apfl_mlp_over_fedavg": apfl,
+        "seconds": {"linear": linear, "mlp": mlp, "cnn": cnn},
+        "scaling": [scale(count, local_steps) for count in scaling],
+        "method_costs": costs,
+        "setting": {
+            "clients": clients,
+            "local_steps": local_steps,
+            "batch_size": BATCH_SIZE,
+            "threads": torch.get_num_threads(),
+            "torch": torch.__version__,
+        },
+    }
+
+
+def noise(shape: tuple[int, ...], clients: int, rows: int) -> Federation:
+    """Clients with random rows of ten classes: what is learned does not matter here."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(clients * rows, *shape, generator=generator)
+    targets = torch.randint(10, (clients * rows,), generator=generator)
+    owned = Rows.of_clients(list(torch.arange(clients * rows).split(rows)))
+    names = tuple(str(client) for client in range(clients))
+    return Federation(inputs, targets, Task("multiclass", 10), names, owned, owned, owned)
+
+
+ModelFactory = Callable[[Federation], nn.Module]
+
+
+def speed_up(federation: Federation, model: ModelFactory, local_steps: int, repeats: int) -> dict[str, float]:
+    """FedAvg against the plain loop: seconds of a round of each, and how many times faster it is."""
+    plain = PlainLoop(
+        model(federation), federation, batch_size=BATCH_SIZE, local_steps=local_steps, rate=RATE
+    )
+    ours = simulate(FedAvg(local_steps=local_steps), model, federation)
+    seconds = interleaved_seconds({"plain": plain.advance, "ours": ours.advance}, repeats)
+    return {
+        "plain_loop": statistics.median(seconds["plain"]),
+        "vectorised": statistics.median(seconds["ours"]),
+        "speed_up": ratio(seconds["plain"], seconds["ours"]),
+    }
+
+
+def apfl_cost(federation: Federation, local_steps: int, repeats: int) -> float:
+    """A round of APFL over a round of FedAvg, with the MLP."""
+    fedavg = simulate(FedAvg(local_steps=local_steps), models.mlp, federation)
+    apfl = simulate(APFL(local_steps=local_steps), models.mlp, federation)
+    seconds = interleaved_seconds({"fedavg": fedavg.advance, "apfl": apfl.advance}, repeats)
+    return ratio(seconds["apfl"], seconds["fedavg"])
+
+
+def scale(clients: int, local_steps: int) -> dict[str, float | None]:
+    """Seconds and memory of a round of FedAvg with the MLP, all clients taking part."""
+    federation = noise((784,), clients, rows=2 * BATCH_SIZE)
+    simulation = simulate(FedAvg(local_steps=local_steps), models.mlp, federation)
+    simulation.advance()  # the states of all clients are there from now on
+    with PeakMemory() as peak:
+        (seconds,) = interleaved_seconds({"round": simulation.advance}, 2).values()
+    return {
+        "clients": clients,
+        "seconds": min(seconds),
+        "seconds_per_client": min(seconds) / clients,
+        "peak_megabytes_of_a_chunk": peak.megabytes,
+    }
+
+
+def method_costs(
+    federation: Federation, model: ModelFactory, local_steps: int, repeats: int
+) -> dict[str, dict[str, float]]:
+    """A round of every method over a round of FedAvg, and the gradients that a client takes in it."""
+    few = federation.subset(range(min(20, len(federation))))
+    methods = {method.name: _with_local_steps(method, local_steps) for method in METHODS}
+    rounds = {name: simulate(method, model, few).advance for name, method in methods.items()}
+    seconds = interleaved_seconds(rounds, repeats)
+    return {
+        name: {
+            "over_fedavg": ratio(seconds[name], seconds[FedAvg.name]),
+            "gradients": gradients_of_a_round(method, model, few.subset([0, 1])),
+        }
+        for name, method in methods.items()
+    }
+
+
+def gradients_of_a_round(method: Method, model: ModelFactory, federation: Federation) -> float:
+    """Gradients that a client takes in one round, counted on the sequential engine."""
+    simulation = simulate(method, model, federation, engine="sequential")
+    setting = simulation.engine.setting
+    setting.objective = counting = _CountingObjective(setting.objective)
+    simulation.advance()
+    return counting.gradients / len(federation)
+
+
+class _CountingObjective(Objective):
+    """An objective that counts its gradients."""
+
+    def __init__(self, objective: Objective) -> None:
+        super().__init__(objective.module, objective.task, objective.weight_decay)
+        self.gradients = 0
+
+    def gradient(self, params: Params, batch: Batch) -> Params:
+        """The gradient, counted."""
+        self.gradients += 1
+        return super().gradient(params, batch)
+
+
+def _with_local_steps(method: type[Method], local_steps: int) -> Method:
+    takes_steps = "local_steps" in getattr(method, "__dataclass_fields__", {})
+    return method(**({"local_steps": local_steps} if takes_steps else {}))
+
+
+def simulate(method: Method, model: ModelFactory, federation: Federation, **options: Any) -> Simulation:
+    """A simulation whose model starts from the same parameters each time."""
+    return Simulation(method, lambda: model(federation), federation, batch_size=BATCH_SIZE, **options)
+
+
+def to_json(result: dict[str, Any]) -> str:
+    """The result as JSON."""
+    return json.dumps(result, indent=2)
+
+
+def render(result: dict[str, Any]) -> Group:
+    """The result as tables, to be printed with rich."""
+    ratios = Table(
+        "measured", "ratio", "target", title="Speed-up over a plain loop; cost of APFL over FedAvg"
+    )
+    for name, target in TARGETS.items():
+        ratios.add_row(name, f"{result[name]:.2f}", target)
+    seconds = Table("model", "plain loop [s]", "vectorised [s]", title="Seconds per round of FedAvg (median)")
+    for name, row in result["seconds"].items():
+        seconds.add_row(name, f"{row['plain_loop']:.3f}", f"{row['vectorised']:.3f}")
+    scaling = Table("clients", "s per round", "ms per client", "peak of a chunk [MB]", title="Scaling, MLP")
+    for row in result["scaling"]:
+        peak = row["peak_megabytes_of_a_chunk"]
+        scaling.add_row(
+            str(row["clients"]),
+            f"{row['seconds']:.3f}",
+            f"{1000 * row['seconds_per_client']:.2f}",
+            "unknown" if peak is None else f"{peak:.0f}",
+        )
+    costs = Table("method", "cost over FedAvg", "gradients per client", title="One round of each method, MLP")
+    for name, row in result["method_costs"].items():
+        costs.add_row(name, f"{row['over_fedavg']:.2f}", f"{row['gradients']:g}")
+    return Group(ratios, seconds, scaling, costs)
