@@ -59,7 +59,7 @@ RUN = [
     ("method=fedavg data=vowels lr=-0.1", "method.learning_rate=-0.1", "greater than or equal to 0"),
     ("method=fedavg data=vowels lr=fast", "method.learning_rate=fast", "a number"),
     ("method=fedavg data=vowels lr='{initial: 1}'", "method.learning_rate={", "a name"),
-    ("method=fedavg data=vowels lr='{name: slow}'", "method.learning_rate={", "'per_round'"),
+    ("method=fedavg data=vowels lr='{name: slow}'", "method.learning_rate=slow", "'per_round'"),
     ("method=fedavg data=vowels method.local_steps=0", "method.local_steps=0", "greater than or equal to 1"),
     ("method=fedavg data=vowels local_epochs=0", "method.local_steps=0", "greater than or equal to 1"),
     ("method=fedavg data=vowels rounds=ten", "rounds=ten", "a whole number"),

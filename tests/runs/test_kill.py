@@ -24,16 +24,16 @@ SETTINGS = (
     "checkpoint.every=2",
 )
 
+KILLS = 20
 # Forks a child for every command, so that a kill hits the run and not the import of torch.
 FORKING = """
 import os, signal, sys, time
-import idiolect.cli, idiolect.runs.compare, idiolect.cli.tables
+import pyarrow.dataset, pyarrow.parquet, torch
+import idiolect.cli.tables, idiolect.runs.train
 from idiolect.cli import app
-import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 torch.set_num_threads(1)
-if len(sys.argv) > 1:
-    from torch.fx.experimental.proxy_tensor import make_fx
-    make_fx(torch.func.vmap(torch.sin))(torch.ones(2))
+make_fx(torch.func.vmap(torch.func.grad(torch.sin)))(torch.ones(2))
 child = 0
 signal.signal(signal.SIGALRM, lambda *_: os.kill(child, signal.SIGKILL))
 print("ready", flush=True)
@@ -55,8 +55,8 @@ for line in sys.stdin:
 class Commands:
     """Runs `idiolect` commands in forked processes that can be killed."""
 
-    def __init__(self, engine: str) -> None:
-        arguments = [sys.executable, "-c", FORKING, *(["warm"] if engine == "vectorised" else [])]
+    def __init__(self) -> None:
+        arguments = [sys.executable, "-c", FORKING]
         self.server = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self.server.stdout is not None
         assert self.server.stdout.readline() == "ready\n"
@@ -75,34 +75,27 @@ class Commands:
 
 
 @pytest.fixture
-def commands(request: pytest.FixtureRequest) -> Iterator[Commands]:
-    started = Commands(request.param)
+def commands() -> Iterator[Commands]:
+    started = Commands()
     yield started
     started.close()
 
 
-@pytest.mark.parametrize(
-    ("commands", "engine", "kills"),
-    [("sequential", "sequential", 15), ("vectorised", "vectorised", 6)],
-    indirect=["commands"],
-)
-def test_a_killed_run_ends_as_an_undisturbed_one(
-    commands: Commands, engine: str, kills: int, tmp_path: Path
-) -> None:
-    command = f"run {' '.join(SETTINGS)} engine={engine} out="
+def test_a_killed_run_ends_as_an_undisturbed_one(commands: Commands, tmp_path: Path) -> None:
+    command = f"run {' '.join(SETTINGS)} out="
     began = time.monotonic()
     assert commands.run(f"{command}{tmp_path}/undisturbed") == 0
     duration = time.monotonic() - began
 
     moments = random.Random(20)
     killed = folders = 0
-    while killed < kills:
+    while killed < KILLS:
         folders += 1
         folder = tmp_path / f"killed-{folders}"
         status = -signal.SIGKILL
         while status != 0:
             what = f"resume {folder}" if folder.exists() else f"{command}{folder}"
-            status = commands.run(what, moments.uniform(0, duration) if killed < kills else None)
+            status = commands.run(what, moments.uniform(0, duration) if killed < KILLS else None)
             assert status in (0, -signal.SIGKILL)
             killed += status != 0
         assert_same_run(folder, tmp_path / "undisturbed")

@@ -1,4 +1,4 @@
-"""Commands that take a client's model out of a run: export, predict."""
+"""Commands that take a client's model out of a run: export, predict, personalize."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,6 +6,8 @@ from typing import Annotated
 import typer
 
 from idiolect.cli.app import app
+from idiolect.cli.console import print_json, print_table
+from idiolect.cli.running import JsonOption, SettingsArgument
 
 
 @app.command()
@@ -44,3 +46,27 @@ def predict(
         typer.echo(text, nl=False)
     else:
         write_bytes(Path(out), text.encode())
+
+
+@app.command()
+def personalize(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="the folder of a finished run")],
+    settings: SettingsArgument,
+    json: JsonOption = False,
+) -> None:
+    """Give clients that were not there in training a model, from the final state of a run.
+
+    Example: idiolect personalize runs/patients-apfl data=new_hospitals.csv steps=50 out=models
+    """
+    from idiolect.runs.folder import RunFolder
+    from idiolect.runs.personalize import personalize as give_models
+
+    metrics = give_models(RunFolder(run), settings)
+    if json:
+        print_json(metrics.to_dict(orient="records"))
+        return
+    tested = metrics[metrics.part == metrics.part.iloc[-1]]
+    table = tested.pivot_table(index="client", columns=["kind", "metric"], values="value", sort=False)
+    rows = [[str(client), *(f"{value:.4g}" for value in values)] for client, values in table.iterrows()]
+    columns = ["client", *(f"{kind} {metric}" for kind, metric in table.columns)]
+    print_table(f"newcomers: {tested.part.iloc[0]} rows", columns, rows)

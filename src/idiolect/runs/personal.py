@@ -21,8 +21,10 @@ from idiolect.data.federation import Federation, Rows
 from idiolect.data.preprocessing import Preprocessing
 from idiolect.errors import UserError, did_you_mean
 from idiolect.models import build_model
+from idiolect.runs.config import RunConfig
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.train import reported_simulation
+from idiolect.simulation import Simulation
 from idiolect.store.files import new_folder, read_json, read_tensors, write_json, write_tensors
 
 FORMAT = "idiolect-model-1"
@@ -89,9 +91,15 @@ def client_number(client: str, names: tuple[str, ...]) -> int:
 
 def export_model(run: RunFolder, client: str, target: Path, kind: str | None = None) -> Path:
     """Write the model of one client, in the state that the run reports, to a new folder."""
+    return export_client(reported_simulation(run), run.config, client, target, kind)
+
+
+def export_client(
+    simulation: Simulation, config: RunConfig, client: str, target: Path, kind: str | None = None
+) -> Path:
+    """Write the model that one client has now to a new folder."""
     if target.exists():
         raise UserError(f"out={str(target)!r} exists already; choose another name")
-    simulation, config = reported_simulation(run), run.config
     federation = simulation.federation
     number = client_number(client, federation.names)
     kind = kind or simulation.method.kinds[-1]

@@ -4,6 +4,7 @@
 `method.learning_rate=0.1`. Later settings win; a section whose name changes starts anew.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,7 @@ def _file(name: str) -> Settings:
 def _override(argument: str) -> Settings:
     key, _, text = argument.partition("=")
     parts = key.split(".")
-    if not all(part.isidentifier() for part in parts):
+    if not all(re.fullmatch(r"[\w-]+", part) for part in parts):
         raise UserError(f"{argument!r} is not a setting: it must look like rounds=50 or method.mixing=0.5")
     if not text:
         raise UserError(f"{argument!r} has no value: give it as {key}=VALUE (null for none)")

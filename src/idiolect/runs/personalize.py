@@ -1,0 +1,88 @@
+"""A model for clients that were not there in training, from the final state of a run.
+
+Each method says how (`Method.newcomer`): fine-tune the shared model, train one's own part against it, find
+the nearest group, learn whom to learn from. The server's state does not change.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from idiolect.core.method import Cohort, Population
+from idiolect.data.federation import Federation
+from idiolect.data.newcomers import newcomers_like
+from idiolect.data.splits import DEFAULT_FRACTIONS
+from idiolect.data.tables import read_table
+from idiolect.errors import UserError, did_you_mean
+from idiolect.evaluation.metrics import evaluate
+from idiolect.runs.build import build_simulation
+from idiolect.runs.config import RunConfig
+from idiolect.runs.folder import RunFolder
+from idiolect.runs.personal import export_client
+from idiolect.runs.settings import read_settings
+from idiolect.runs.train import reported_simulation
+from idiolect.simulation import Simulation
+
+OPTIONS = ("data", "steps", "out")
+DATA_OPTIONS = ("name", "client", "fractions")
+
+
+def personalize(run: RunFolder, arguments: Sequence[str]) -> pd.DataFrame:
+    """Models for the clients of `data=new.csv`: their metrics, and with `out=FOLDER` their files.
+
+    `data.client` and `data.fractions` are the run's unless given; `steps` replaces the local steps.
+    """
+    settings = read_settings(arguments)
+    _refuse_unknown(settings, OPTIONS, "")
+    data = dict(settings.get("data", {}))
+    _refuse_unknown(data, DATA_OPTIONS, "data.")
+    if "name" not in data:
+        raise UserError("data is missing: give the newcomers' table, as data=new.csv")
+    config = run.config
+    trained = reported_simulation(run)
+    federation = newcomers_like(
+        trained.federation,
+        read_table(data["name"]),
+        client=str(data.get("client") or config.data.get("client") or "client"),
+        seed=config.seed,
+        fractions=data.get("fractions") or config.data.get("fractions") or DEFAULT_FRACTIONS,
+    )
+    simulation = train_newcomers(trained, config, federation, settings.get("steps"))
+    if out := settings.get("out"):
+        for name in federation.names:
+            export_client(simulation, config, name, Path(out) / name)
+    return evaluate(simulation)
+
+
+def train_newcomers(
+    trained: Simulation, config: RunConfig, federation: Federation, steps: int | None
+) -> Simulation:
+    """The newcomers' own simulation, after the exchange that the method has for them."""
+    if steps is not None and (not isinstance(steps, int) or steps < 1):
+        raise UserError(f"steps={steps} is not possible: it must be a whole number of at least 1")
+    alone = replace(config, participation=type(config.participation)())
+    simulation = build_simulation(alone, federation)
+    simulation.server = simulation.engine.setting.founding = trained.server
+    simulation.round = trained.round
+    exchange = simulation.method.newcomer(trained.server)
+    if exchange is not None:
+        if steps is not None:
+            exchange = replace(exchange, local_steps=steps)  # type: ignore[type-var]
+        simulation.engine.run(exchange, trained.server, _everybody(federation), trained.round)
+    return simulation
+
+
+def _everybody(federation: Federation) -> Cohort:
+    sizes = federation.train.sizes
+    all_of_it = torch.ones(len(sizes), dtype=torch.float64)
+    present = torch.ones(len(sizes), dtype=torch.bool)
+    return Cohort(torch.arange(len(sizes)), all_of_it, present, all_of_it, Population(sizes, present))
+
+
+def _refuse_unknown(given: dict[str, object], known: Sequence[str], prefix: str) -> None:
+    for key in given:
+        if key not in known:
+            raise UserError(f"{prefix}{key} is not a setting of personalize{did_you_mean(key, known)}")

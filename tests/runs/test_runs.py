@@ -1,0 +1,150 @@
+"""Runs and comparisons as they lie on disk, and the models that come out of them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as parquet
+import pytest
+import torch
+
+import idiolect
+from idiolect.evaluation.summary import means
+from idiolect.runs.compare import open_runs, plan_comparison, run_comparison, tabulate
+from idiolect.runs.config import resolve
+from idiolect.runs.folder import RunFolder
+from idiolect.runs.personal import export_model, load_model
+from idiolect.runs.settings import read_settings
+from idiolect.runs.train import reported_simulation, start_or_continue
+
+QUICK = ("data=vowels", "rounds=6", "method.local_steps=2", "evaluation.every=2", "engine=sequential")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    out = tmp_path_factory.mktemp("runs") / "apfl"
+    return start_or_continue(resolve(read_settings(["method=apfl", *QUICK, f"out={out}"])))
+
+
+def test_metrics_are_one_long_table_that_other_tools_read(run: RunFolder) -> None:
+    table = parquet.read_table(run.path / "metrics.parquet")
+    assert table.column_names == ["round", "client", "kind", "part", "metric", "value"]
+    metrics = run.metrics()
+    # rounds 0, 2, 4, 6; 15 speakers; 3 kinds; validation and test; loss and accuracy
+    assert len(metrics) == 4 * 15 * 3 * 2 * 2
+    assert not metrics.duplicated(["round", "client", "kind", "part", "metric"]).any()
+
+
+def test_bits_are_those_of_the_messages(run: RunFolder) -> None:
+    rounds = run.rounds()
+    model_bits = 32 * (10 * 11 + 11)
+    assert rounds["round"].tolist() == [1, 2, 3, 4, 5, 6]
+    assert (rounds.down_bits == 15 * model_bits).all()
+    assert (rounds.up_bits == 15 * model_bits).all()
+    assert run.summary()["up_bits"] == 6 * 15 * model_bits
+
+
+def test_the_reported_state_gives_the_reported_numbers(run: RunFolder) -> None:
+    reported = run.summary()["kinds"]["personal"]
+    validation = means(run.metrics(), "personal", "validation", "accuracy")
+    assert validation[reported["round"]] == validation.max()
+    simulation = reported_simulation(run)
+    assert simulation.round == reported["round"]
+    data = simulation.federation
+    accuracies = []
+    for client in range(len(data)):
+        rows = data.test.of(client)
+        params = simulation.predictor(client)["personal"]
+        outputs = data.inputs[rows] @ params["linear.weight"].T + params["linear.bias"]
+        accuracies.append(float((outputs.argmax(1) == data.targets[rows]).double().mean()))
+    assert np.mean(accuracies) == pytest.approx(reported["mean"], abs=1e-12)
+
+
+def test_the_same_configuration_is_the_same_run(run: RunFolder) -> None:
+    before = {file: file.stat().st_mtime_ns for file in run.path.rglob("*")}
+    again = start_or_continue(replace(run.config, out=str(run.path)))
+    assert again.summary() == run.summary()
+    assert {file: file.stat().st_mtime_ns for file in run.path.rglob("*")} == before
+
+
+@pytest.mark.parametrize("mixture", ["parameters", "outputs"])
+def test_an_exported_model_predicts_as_in_the_run(mixture: str, tmp_path: Path) -> None:
+    settings = ["method=apfl", f"method.mixture_of={mixture}", *QUICK, f"out={tmp_path / 'run'}"]
+    finished = start_or_continue(resolve(read_settings(settings)))
+    personal = load_model(export_model(finished, "speaker-04", tmp_path / "model"))
+    simulation = reported_simulation(finished)
+    inputs = simulation.federation.inputs[:20]
+    predictor = simulation.predictor(4)["personal"]
+    with torch.no_grad():
+        expected = simulation.engine.setting.objective.predict(predictor, inputs)
+        torch.testing.assert_close(personal.module(inputs), expected)
+
+
+def test_an_exported_regression_predicts_in_the_targets_units(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    table = pd.DataFrame({"site": ["a", "b", "c"] * 40, "x": generator.normal(size=120)})
+    table["price"] = 1000 + 50 * table.x
+    table.to_csv(tmp_path / "prices.csv", index=False)
+    settings = ["method=fedavg", f"data={tmp_path}/prices.csv", "data.client=site", "data.target=price"]
+    settings += ["rounds=30", "lr=0.5", "engine=sequential", "evaluation.every=30", f"out={tmp_path}/run"]
+    finished = start_or_continue(resolve(read_settings(settings)))
+    assert finished.summary()["metric"] == "rmse"
+    model = load_model(export_model(finished, "b", tmp_path / "model"))
+    np.testing.assert_allclose(model.predict(pd.DataFrame({"x": [0.0, 1.0]})), [1000, 1050], rtol=1e-3)
+
+
+def test_a_comparison_gives_all_methods_the_same_start_and_rows(tmp_path: Path) -> None:
+    settings = ["methods=local,fedavg,apfl", "seeds=2", "apfl.mixing=0.25", *QUICK, f"out={tmp_path / 'out'}"]
+    comparison = plan_comparison(read_settings(settings))
+    assert [(c.method["name"], c.seed) for c in comparison.configs] == [
+        (method, seed) for method in ("local", "fedavg", "apfl") for seed in (0, 1)
+    ]
+    table = run_comparison(comparison, lambda config: [])
+    runs = open_runs(comparison.folder)
+    assert runs[-1].config.method["mixing"] == 0.25
+    first = [run.metrics().query("round == 0 and metric == 'loss'") for run in runs if run.config.seed == 1]
+    losses = [frame.groupby(["part", "client"])["value"].first() for frame in first]
+    for other in losses[1:]:
+        pd.testing.assert_series_equal(losses[0], other)
+    # APFL's shared model takes FedAvg's steps on the same batches: with equal settings they are one.
+    by_model = table.set_index(["method", "kind"])
+    assert by_model.loc[("apfl", "global"), "mean"] == by_model.loc[("fedavg", "global"), "mean"]
+    assert by_model.loc[("apfl", "global"), "gain_over_shared"] == 0
+    assert (table.seeds == 2).all()
+    seeds = [
+        run.summary()["kinds"]["personal"]["mean"] for run in runs if run.config.method["name"] == "local"
+    ]
+    assert by_model.loc[("local", "personal"), "mean"] == pytest.approx(np.mean(seeds))
+    assert by_model.loc[("local", "personal"), "std_over_seeds"] == pytest.approx(np.std(seeds, ddof=1))
+    pd.testing.assert_frame_equal(tabulate(runs), pd.read_parquet(comparison.folder / "table.parquet"))
+
+
+def test_training_in_python_gives_the_numbers_of_the_run_folder(run: RunFolder) -> None:
+    settings = {key: value for key, value in run.config.method.items() if key != "name"}
+    result = idiolect.train(
+        idiolect.method("apfl", **settings),
+        idiolect.load("vowels", seed=0),
+        rounds=6,
+        evaluate_every=2,
+        engine="sequential",
+    )
+    pd.testing.assert_frame_equal(result.metrics, run.metrics())
+    assert result.summary.loc["personal", "mean"] == run.summary()["kinds"]["personal"]["mean"]
+    assert result.simulation.round == run.summary()["kinds"]["personal"]["round"]
+
+
+def test_trackers_get_the_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    mlflow.set_tracking_uri((tmp_path / "mlruns").as_uri())
+    out = f"out={tmp_path / 'run'}"
+    settings = ["method=fedavg", *QUICK, "trackers=tensorboard,mlflow", out]
+    finished = start_or_continue(resolve(read_settings(settings)))
+    expected = means(finished.metrics(), "global", "test", "accuracy")
+    events = event_accumulator.EventAccumulator(str(finished.path / "tensorboard")).Reload()
+    logged = {event.step: event.value for event in events.Scalars("global/test/accuracy")}
+    assert logged == pytest.approx(expected.to_dict())
+    (tracked,) = mlflow.search_runs(search_all_experiments=True, output_format="list")
+    assert tracked.data.metrics["global/test/accuracy"] == pytest.approx(expected.iloc[-1])
