@@ -1,0 +1,1 @@
+"""The same methods between machines: a coordinator, silos that keep their data and state, and Flower."""

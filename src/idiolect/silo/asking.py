@@ -1,0 +1,136 @@
+"""Requests to silos and what may come back: nothing, too late, the wrong thing, or a usable reply.
+
+| what happens                                     | what is done                                          |
+|--------------------------------------------------|-------------------------------------------------------|
+| no answer in time, or the silo is not connected  | asked again while replies are below the minimum       |
+| it refuses, or Flower reports an error           | logged; not counted                                   |
+| NaN, wrong shapes, too large, unreadable         | logged; not counted                                   |
+| an answer to another request (twice, too late)   | logged; ignored                                       |
+| too few usable replies when patience is over     | the run stops; `idiolect serve --resume` goes on      |
+"""
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from idiolect.core import tree
+from idiolect.errors import UserError
+from idiolect.silo.wire import Packet, pack, signature, unpack
+
+log = logging.getLogger(__name__)
+
+
+class Unreachable(Exception):  # noqa: N818  (it is an outcome, not a fault)
+    """A silo gave no answer; it may be asked again."""
+
+
+class Link(Protocol):
+    """Carries requests to silos by name."""
+
+    def ask(self, requests: Mapping[str, bytes], seconds: float) -> Iterator[tuple[str, bytes | Unreachable]]:
+        """Replies as they come in; those that do not come within the time are left out."""
+        ...
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long the coordinator waits, and for how many."""
+
+    answer_seconds: float = 600.0  # for one answer
+    total_seconds: float = 3600.0  # for enough of them
+    pause_seconds: float = 1.0  # before a silo is asked again
+    megabytes: float = 512.0  # of one reply
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request to one silo."""
+
+    header: dict[str, Any]
+    trees: dict[str, Any]
+    expected: dict[str, Any] | None = None  # the signature of the upload
+
+
+def ask_all(
+    link: Link,
+    requests: Mapping[str, Request],
+    patience: Patience,
+    minimum: int,
+    usable: Callable[[str, Packet], None] = lambda name, packet: None,
+) -> dict[str, Packet]:
+    """Usable replies by name; at least `minimum`, or the run stops with a clear sentence."""
+    replies: dict[str, Packet] = {}
+    bad: set[str] = set()
+    give_up = time.monotonic() + patience.total_seconds
+    while True:
+        missing = {name: request for name, request in requests.items() if name not in replies.keys() | bad}
+        for name, packet in _once(link, missing, patience, bad):
+            usable(name, packet)
+            replies[name] = packet
+        left = len(requests) - len(bad)
+        if len(replies) >= minimum:
+            for name in requests.keys() - replies.keys() - bad:
+                log.warning("%s: no answer in time; the round goes on without it", name)
+            return replies
+        if left < minimum or time.monotonic() > give_up:
+            raise UserError(
+                f"{len(replies)} of {len(requests)} silos gave a usable answer and at least {minimum} are "
+                "needed; see the log, then continue with `idiolect serve --resume`"
+            )
+        log.warning(
+            "%d of at least %d answers; asking again: %s",
+            len(replies),
+            minimum,
+            ", ".join(sorted(missing.keys() - replies.keys() - bad)),
+        )
+        time.sleep(patience.pause_seconds)
+
+
+def _once(
+    link: Link, requests: Mapping[str, Request], patience: Patience, bad: set[str]
+) -> Iterator[tuple[str, Packet]]:
+    """One attempt: each silo is asked, usable replies are passed on, others are logged."""
+    marks = {name: secrets.token_hex(8) for name in requests}
+    messages = {
+        name: pack({**request.header, "request": marks[name]}, request.trees)
+        for name, request in requests.items()
+    }
+    done: set[str] = set()
+    for name, message in link.ask(messages, patience.answer_seconds):
+        if isinstance(message, Unreachable):
+            log.warning("%s: %s", name, message)
+            continue
+        if name not in requests or name in done:
+            log.warning("%s: answered twice or unasked; ignored", name)
+            continue
+        try:
+            packet = unpack(message, int(patience.megabytes * 2**20))
+            _check(packet, requests[name], marks[name])
+        except UserError as error:
+            log.warning("%s: %s", name, error)
+            bad.add(name)
+            continue
+        done.add(name)
+        yield name, packet
+
+
+def _check(packet: Packet, request: Request, mark: str) -> None:
+    """Refuse what is not the answer to this request."""
+    header = packet.header
+    if "refused" in header:
+        raise UserError(f"refused: {header['refused']}")
+    if header.get("request") != mark:
+        raise UserError("answered another request; ignored")
+    for key in ("ask", "run", "round", "exchange"):
+        if header.get(key) != request.header.get(key):
+            raise UserError(f"answered for {key}={header.get(key)} instead of {request.header.get(key)}")
+    if request.expected is None:
+        return
+    upload = packet.trees.get("upload")
+    if upload is None or signature(upload) != request.expected:
+        raise UserError("sent an upload of another structure, shape or type than the method has")
+    if not all(bool(leaf.isfinite().all()) for leaf in tree.leaves(upload)):
+        raise UserError("sent an upload with NaN or infinite numbers")

@@ -1,0 +1,243 @@
+"""The coordinator's half: an engine whose clients are silos, and the rounds with checkpoints around it."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from idiolect.core import rng, tree
+from idiolect.core.method import ClientState, Cohort, Exchange, Message, Population, ServerState, Site
+from idiolect.core.objective import Batch, Objective
+from idiolect.core.schedule import Clock
+from idiolect.data.federation import Rows
+from idiolect.engines.base import Outcome, Setting, Traffic, combine
+from idiolect.engines.loop import play_round
+from idiolect.evaluation.metrics import COLUMNS
+from idiolect.models import build_model
+from idiolect.runs.config import build_method
+from idiolect.silo.asking import Link, Request, ask_all
+from idiolect.silo.roster import Roster
+from idiolect.silo.serving import ServeFolder, ServeSettings
+from idiolect.silo.share import needs, shared_part
+from idiolect.silo.wire import Packet, describe_object, signature
+
+log = logging.getLogger(__name__)
+
+
+class Silos:
+    """An engine: the client half of each exchange is carried out at the silos."""
+
+    def __init__(
+        self, setting: Setting, roster: Roster, link: Link, settings: ServeSettings, run: str
+    ) -> None:
+        self.setting = setting
+        self.roster = roster
+        self.link = link
+        self.settings = settings
+        self.run_name = run
+        self._position = (-1, 0)
+
+    def run(self, exchange: Exchange, server: ServerState, cohort: Cohort, round_number: int) -> Outcome:
+        """Carry out one exchange."""
+        cohort = self.setting.prepare(exchange, server, cohort, round_number)
+        started = self._position[0] == round_number
+        self._position = (round_number, self._position[1] + 1 if started else 0)
+        traffic = Traffic(len(cohort))
+        requests = {}
+        for place in range(len(cohort)):
+            here = torch.tensor([place])
+            one = cohort.select(here)
+            down = exchange.down(server, one.ids)
+            traffic.record(traffic.down, here, exchange.down_bits(server, down, one.ids))
+            down = tree.row(down, 0) if exchange.personal_down else down
+            requests[self._name(int(one.ids))] = self._work(exchange, down, one)
+        packets: dict[str, Packet] = {}
+        if requests:
+            packets = ask_all(
+                self.link, requests, self.settings.patience, self.settings.minimum(len(requests))
+            )
+        answered = torch.tensor(
+            [self._name(number) in packets for number in cohort.ids.tolist()], dtype=torch.bool
+        )
+        for number in cohort.ids[answered].tolist():
+            self.roster.settled(number)
+        arrived = cohort.select(cohort.replied & answered)
+        uploads = [packets[self._name(number)].trees["upload"] for number in arrived.ids.tolist()]
+        places = (cohort.replied & answered).nonzero()[:, 0]
+        for place, upload in zip(places, uploads, strict=True):
+            bits = exchange.up_bits(tree.stack([upload]), cohort.ids[place[None]])
+            traffic.record(traffic.up, place[None], bits)
+        return Outcome(combine(exchange, server, uploads, arrived), arrived, traffic, cohort.ids)
+
+    def survey(
+        self, look: Callable[[ClientState, Site], Any], part: Rows, ids: Tensor, round_number: int
+    ) -> Any:
+        """Nobody looks at silos from here: they are asked to evaluate."""
+        raise NotImplementedError("the coordinator cannot look at clients")
+
+    def evaluate(self, server: ServerState, ids: Tensor, round_number: int) -> pd.DataFrame:
+        """The metrics of the silos that share them, in the form of a simulation's."""
+        requests = {}
+        for number in ids.tolist():
+            first = self.first_state(number)
+            template = tree.row(self.setting.arrivals(self.setting.founding, torch.tensor([number])), 0)
+            site = self._stand_in_site(torch.tensor(number), round_number, 0)
+            needed = needs(self.setting.method, server, template, site)
+            share, absent = shared_part(server, needed, number)
+            header = {"ask": "evaluate", "run": self.run_name, "round": round_number, "absent": absent}
+            trees = {"server": share} | ({} if first is None else {"first": first})
+            requests[self._name(number)] = Request(header, trees)
+        replies = ask_all(self.link, requests, self.settings.patience, 0)
+        return _metrics_table(replies, [self._name(number) for number in ids.tolist()], round_number)
+
+    def first_state(self, number: int) -> ClientState | None:
+        """The state to send to a silo that has none yet."""
+        if self.roster.has_state[number]:
+            return None
+        if number in self.roster.pending:
+            return self.roster.pending[number]
+        return tree.row(self.setting.arrivals(self.setting.founding, torch.tensor([number])), 0)
+
+    def _name(self, number: int) -> str:
+        return self.settings.silos[number]
+
+    def _work(self, exchange: Exchange, down: Message, one: Cohort) -> Request:
+        """The request for one exchange with one silo."""
+        number, (round_number, index) = int(one.ids), self._position
+        assert one.local_steps is not None, "set by prepare"
+        header = {
+            "ask": "work",
+            "run": self.run_name,
+            "round": round_number,
+            "exchange": index,
+            "task": describe_object(exchange),
+            "work": float(one.work),
+            "inclusion": float(one.inclusion),
+            "local_steps": int(one.local_steps),
+            "clock_steps": self.setting.clock_steps(exchange),
+        }
+        first = self.first_state(number)
+        trees = {"down": down} | ({} if first is None else {"first": first})
+        return Request(header, trees, self._expected(exchange, down, one))
+
+    def _expected(self, exchange: Exchange, down: Message, one: Cohort) -> dict[str, Any]:
+        """What an upload must look like, from a rehearsal with a row of zeros."""
+        client = tree.row(self.setting.arrivals(self.setting.founding, one.ids), 0)
+        site = self._stand_in_site(one.ids[0], self._position[0], self.setting.clock_steps(exchange))
+        _, upload = exchange.finish(exchange.begin(client, down, site), client, down, site)
+        return signature(upload)
+
+    def _stand_in_site(self, number: Tensor, round_number: int, clock_steps: int) -> Site:
+        federation = self.setting.federation
+        rows = Batch(federation.inputs, federation.targets, torch.ones(1, dtype=federation.inputs.dtype))
+        return Site(
+            objective=self.setting.objective,
+            client=number,
+            size=torch.tensor(1),
+            steps=torch.tensor(1),
+            key=self.setting.client_key(number, round_number),
+            clock=Clock(torch.tensor(round_number), torch.tensor(0), clock_steps),
+            rows=rows,
+        )
+
+
+def coordinate(folder: ServeFolder, link: Link) -> pd.DataFrame:
+    """Greet the silos, play the rounds that are left, evaluate and save; returns all metrics."""
+    settings = folder.settings
+    rows, known = _greet(folder, link)
+    folder.remember_rows(rows)
+    engine, server = _build(folder, link, rows)
+    plan = settings.config.participation.bind(settings.silos)
+    checkpoint = folder.checkpoint()
+    start = 0
+    engine.roster.has_state = torch.tensor([known[name] for name in settings.silos])
+    if checkpoint is not None:
+        start, server, engine.roster.pending = checkpoint
+    metrics = folder.metrics(up_to=start)
+    log.info("%s at round %d", "started" if start == 0 else "continued", start)
+    if start == 0:
+        metrics = [engine.evaluate(server, _present(plan, 0, settings), 0)]
+        folder.write_metrics(metrics)
+    for round_number in range(start, settings.config.rounds):
+        result = play_round(engine, plan, server, round_number)
+        server = result.server
+        done = round_number + 1
+        folder.save(done, server, engine.roster.pending)
+        folder.add_round(done, int(result.down_bits.sum()), int(result.up_bits.sum()))
+        log.info("round %d of %d", done, settings.config.rounds)
+        if done == settings.config.rounds or done % settings.config.evaluation.every == 0:
+            metrics.append(engine.evaluate(server, _present(plan, round_number, settings), done))
+            folder.write_metrics(metrics)
+    folder.finish()
+    log.info("finished after round %d", settings.config.rounds)
+    return pd.concat(metrics, ignore_index=True)
+
+
+def _present(plan: Any, round_number: int, settings: ServeSettings) -> Tensor:
+    present: Tensor = plan.present(round_number, len(settings.silos))
+    return present.nonzero()[:, 0]
+
+
+def _greet(folder: ServeFolder, link: Link) -> tuple[dict[str, int], dict[str, bool]]:
+    """Agree with every silo on configuration and schema; learn how many rows it trains on."""
+    settings = folder.settings
+    requests = {}
+    for number, name in enumerate(settings.silos):
+        header = {
+            "ask": "hello",
+            "run": folder.run_name,
+            "name": name,
+            "number": number,
+            "clients": len(settings.silos),
+            "config": settings.shared_config(),
+            "schema": settings.schema.plain(),
+        }
+        requests[name] = Request(header, {})
+    replies = ask_all(link, requests, settings.patience, len(requests))
+    rows = {name: int(packet.header["rows"]["train"]) for name, packet in replies.items()}
+    return rows, {name: bool(packet.header["known"]) for name, packet in replies.items()}
+
+
+def _build(folder: ServeFolder, link: Link, rows: Mapping[str, int]) -> tuple[Silos, ServerState]:
+    """The engine, and the server before the first round: as in a simulation, but without data."""
+    settings, config = folder.settings, folder.settings.config
+    dtype = torch.float64 if config.dtype == "float64" else torch.float32
+    federation = settings.schema.stand_in(settings.silos, [rows[name] for name in settings.silos]).to(dtype)
+    options = dict(config.model)
+    module = build_model(options.pop("name"), federation, seed=config.seed, **options).to(dtype)
+    objective = Objective(module, federation.task, config.weight_decay)
+    method = build_method(config.method)
+    plan = config.participation.bind(settings.silos)
+    population = Population(federation.train.sizes, plan.present(0, len(federation)))
+    founding = method.server_init(objective.initial_params(), population, rng.key(config.seed, "server"))
+    roster = Roster(len(federation))
+    setting = Setting(
+        method,
+        objective,
+        federation,
+        roster,
+        seed=config.seed,
+        batch_size=None if config.batch_size == "all" else config.batch_size,
+        founding=founding,
+    )
+    return Silos(setting, roster, link, settings, folder.run_name), founding
+
+
+def _metrics_table(replies: Mapping[str, Packet], names: list[str], round_number: int) -> pd.DataFrame:
+    """Shared metrics in long form, in the order of a simulation's."""
+    shared = {
+        name: replies[name].trees["metrics"]
+        for name in names
+        if "metrics" in replies.get(name, Packet({}, {})).trees
+    }
+    lines = [
+        (round_number, name, kind, part, metric, float(value))
+        for name, parts in shared.items()
+        for part, kinds in parts.items()
+        for kind, values in kinds.items()
+        for metric, value in values.items()
+    ]
+    return pd.DataFrame(lines, columns=list(COLUMNS))

@@ -1,0 +1,38 @@
+"""What a silo admits: limits that it sets itself, whatever the coordinator asks for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from idiolect.errors import UserError
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most that a run may ask of a silo."""
+
+    methods: tuple[str, ...] = ()  # empty: all that are installed
+    models: tuple[str, ...] = ()  # models of its own (package.module:factory) that may be imported
+    rounds: int = 1000
+    steps: int = 10_000  # local steps in one exchange
+    megabytes: float = 512.0  # of one message
+
+    @property
+    def most_bytes(self) -> int:
+        """The largest message."""
+        return int(self.megabytes * 2**20)
+
+    def admit(self, config: Mapping[str, Any]) -> None:
+        """Refuse a configuration outside of the limits."""
+        method, model, rounds = config["method"]["name"], config["model"]["name"], config["rounds"]
+        if self.methods and method not in self.methods:
+            raise UserError(f"method={method} is not admitted here; admitted are {', '.join(self.methods)}")
+        if ":" in model and model not in self.models:
+            raise UserError(f"model={model} would import code; allow it with --allow-model {model}")
+        if rounds > self.rounds:
+            raise UserError(f"rounds={rounds} is more than the {self.rounds} that are admitted here")
+
+    def admit_steps(self, steps: int) -> None:
+        """Refuse too much local work."""
+        if steps > self.steps:
+            raise UserError(f"{steps} local steps are more than the {self.steps} that are admitted here")

@@ -1,0 +1,156 @@
+"""The agreement on what a row is: columns, their scaling, the target and its classes, and the split.
+
+It comes from the coordinator's configuration and is the same for all silos, so that one model fits all.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from idiolect.core.task import Task
+from idiolect.data.federation import Federation, Rows
+from idiolect.data.preprocessing import Column, Preprocessing, as_numbers, as_text
+from idiolect.data.splits import DEFAULT_FRACTIONS, Fractions, split_clients
+from idiolect.engines.partial import PartialRows
+from idiolect.errors import UserError
+
+
+@dataclass(frozen=True)
+class Schema:
+    """How each silo turns its table into inputs and targets, and which rows it trains on."""
+
+    preprocessing: Preprocessing
+    fractions: Fractions = DEFAULT_FRACTIONS
+    split_seed: int = 0
+
+    @property
+    def task(self) -> Task:
+        """Two classes make a binary task, none a regression."""
+        classes = len(self.preprocessing.class_names)
+        if not classes:
+            return Task("regression", 1)
+        return Task("binary", 1) if classes == 2 else Task("multiclass", classes)
+
+    def plain(self) -> dict[str, Any]:
+        """As plain data."""
+        rows = json.loads(self.preprocessing.to_json())
+        return {"rows": rows, "fractions": list(self.fractions), "split_seed": self.split_seed}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "Schema":
+        """The inverse of `plain`."""
+        first, second, third = plain["fractions"]
+        rows = Preprocessing.from_json(json.dumps(plain["rows"]))
+        return cls(rows, (float(first), float(second), float(third)), int(plain["split_seed"]))
+
+    def read(self, table: pd.DataFrame, name: str, number: int, clients: int) -> Federation:
+        """One silo's table as a federation in which only that silo has rows."""
+        self.compare_columns(table)
+        targets = self._targets(table[self.preprocessing.target])
+        split = split_clients(
+            [torch.arange(len(table))], [name], seed=self.split_seed, fractions=self.fractions
+        )
+        names = tuple(name if client == number else f"silo {client}" for client in range(clients))
+
+        def alone(rows: Rows) -> PartialRows:
+            sizes = torch.zeros(clients, dtype=torch.int64)
+            sizes[number] = len(rows.index)
+            return PartialRows(rows.index, torch.zeros(clients + 1, dtype=torch.int64), sizes)
+
+        return Federation(
+            inputs=self.preprocessing.transform(table),
+            targets=targets,
+            task=self.task,
+            names=names,
+            train=alone(split.train),
+            validation=alone(split.validation),
+            test=alone(split.test),
+            feature_names=self.preprocessing.feature_names,
+            class_names=self.preprocessing.class_names,
+            preprocessing=self.preprocessing,
+        )
+
+    def stand_in(self, names: Sequence[str], sizes: Sequence[int]) -> Federation:
+        """The federation as the coordinator knows it: names and sizes, and a row of zeros for shapes."""
+        task, clients = self.task, len(names)
+        offsets = torch.zeros(clients + 1, dtype=torch.int64)
+        rows = PartialRows(torch.tensor([0]), offsets, torch.tensor(sizes, dtype=torch.int64))
+        targets = torch.zeros(1, dtype=torch.int64) if task.is_classification else torch.zeros(1, 1)
+        inputs = torch.zeros(1, len(self.preprocessing.feature_names))
+        return Federation(inputs, targets, task, tuple(names), rows, rows, rows)
+
+    def compare_columns(self, table: pd.DataFrame) -> None:
+        """Refuse a table whose columns differ, spelling the difference out."""
+        agreed = {column.name for column in self.preprocessing.columns} | {self.preprocessing.target}
+        found = {str(column) for column in table.columns}
+        differences = []
+        if missing := sorted(agreed - found):
+            differences.append(f"missing: {', '.join(missing)}")
+        if extra := sorted(found - agreed):
+            differences.append(f"not agreed: {', '.join(extra)} (leave out with --ignore)")
+        if differences:
+            raise UserError(f"the table's columns differ from the agreed ones; {'; '.join(differences)}")
+
+    def _targets(self, column: pd.Series) -> Tensor:
+        classes = self.preprocessing.class_names
+        if not classes:
+            numbers = torch.as_tensor(as_numbers(column).to_numpy(), dtype=torch.float32)[:, None]
+            return (numbers - self.preprocessing.target_mean) / self.preprocessing.target_scale
+        texts = as_text(column)
+        if unknown := sorted(set(texts) - set(classes)):
+            agreed = ", ".join(classes)
+            raise UserError(
+                f"the target {column.name!r} holds {unknown[0]!r}; the agreed classes are {agreed}"
+            )
+        return torch.tensor([classes.index(text) for text in texts], dtype=torch.int64)
+
+
+def read_schema(section: Any, folder: Path, split_seed: int) -> Schema:
+    """The schema of a configuration: a section, or the path of a JSON file relative to it."""
+    if isinstance(section, str):
+        path = folder / section
+        if not path.is_file():
+            raise UserError(f"schema={section} is not a file; write columns, target and classes, or a path")
+        return Schema(Preprocessing.from_json(path.read_text(encoding="utf-8")), split_seed=split_seed)
+    if not isinstance(section, Mapping) or not {"columns", "target"} <= section.keys():
+        raise UserError("schema must have columns and target (and classes), or be the path of a JSON file")
+    known = {"columns", "target", "classes", "target_mean", "target_scale", "fractions"}
+    if odd := sorted(section.keys() - known):
+        raise UserError(
+            f"schema.{odd[0]} is not a setting; the settings there are {', '.join(sorted(known))}"
+        )
+    columns = tuple(_column(str(name), options or {}) for name, options in section["columns"].items())
+    rows = Preprocessing(
+        columns,
+        class_names=tuple(str(name) for name in section.get("classes", ())),
+        target=str(section["target"]),
+        target_mean=float(section.get("target_mean", 0.0)),
+        target_scale=float(section.get("target_scale", 1.0)),
+    )
+    first, second, third = section.get("fractions", DEFAULT_FRACTIONS)
+    return Schema(rows, (first, second, third), split_seed)
+
+
+def _column(name: str, options: Any) -> Column:
+    if not isinstance(options, Mapping) or odd_options(options):
+        raise UserError(
+            f"schema.columns.{name}={options} is not possible: give {{mean: 0, scale: 1}} for a number or "
+            "{categories: [a, b]} for a category"
+        )
+    if "categories" in options:
+        categories = tuple(str(category) for category in options["categories"])
+        return Column(name, "category", categories=categories, most_frequent=categories[0])
+    return Column(
+        name, "number", mean=float(options.get("mean", 0.0)), scale=float(options.get("scale", 1.0))
+    )
+
+
+def odd_options(options: Mapping[str, Any]) -> set[str]:
+    """Options of a column that there are none of."""
+    return set(options) - ({"categories"} if "categories" in options else {"mean", "scale"})

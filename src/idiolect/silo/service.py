@@ -1,0 +1,272 @@
+"""A silo's half: it answers what the coordinator asks, from its own table and its own state.
+
+| asked     | answered                                                                              |
+|-----------|---------------------------------------------------------------------------------------|
+| hello     | how many rows it has, and whether it has a state of this run already                  |
+| work      | the upload of one exchange; the new state stays here                                  |
+| evaluate  | its metrics, if it shares them; its models stay here                                  |
+
+Whatever is outside of its limits is refused in one sentence, which the coordinator logs.
+"""
+
+import logging
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from idiolect.core import tree
+from idiolect.core.method import ClientState, Cohort, Exchange, Method, Population, Site
+from idiolect.core.objective import Objective
+from idiolect.data.federation import Federation
+from idiolect.engines.base import Setting
+from idiolect.engines.sequential import Sequential, Task
+from idiolect.errors import UserError
+from idiolect.evaluation.metrics import PARTS, row_metrics, rows_of
+from idiolect.models import build_model
+from idiolect.runs.config import build_method
+from idiolect.silo.limits import Limits
+from idiolect.silo.schema import Schema
+from idiolect.silo.share import filled_in
+from idiolect.silo.vault import FIRST, Position, RunVault
+from idiolect.silo.wire import Packet, pack, rebuild_object, unpack
+
+log = logging.getLogger(__name__)
+
+
+class OneClient:
+    """A store with room for one client."""
+
+    def __init__(self) -> None:
+        self.state: ClientState = None
+
+    def known(self, ids: Tensor) -> Tensor:
+        """The one client has a state as soon as it was given one."""
+        return torch.full_like(ids, self.state is not None, dtype=torch.bool)
+
+    def get(self, ids: Tensor) -> ClientState:
+        """The state, stacked."""
+        return tree.map_tree(lambda leaf: leaf[None], self.state)
+
+    def put(self, ids: Tensor, states: ClientState) -> None:
+        """Keep the state."""
+        self.state = tree.row(states, 0)
+
+    def save(self, folder: Path) -> None:
+        """States are kept in the vault."""
+        raise NotImplementedError
+
+    def load(self, folder: Path, template: ClientState) -> None:
+        """States are kept in the vault."""
+        raise NotImplementedError
+
+
+class SiloSetting(Setting):
+    """A setting in which the coordinator tells the clock, since other silos' sizes are not known here."""
+
+    steps_on_clock = 0
+
+    def clock_steps(self, exchange: Exchange) -> int:
+        """The local steps of a round on the clock of schedules."""
+        return self.steps_on_clock
+
+
+class Run:
+    """One run at one silo: what was agreed, ready to work."""
+
+    def __init__(self, agreement: dict[str, Any], table: pd.DataFrame, vault: RunVault) -> None:
+        config = agreement["config"]
+        self.vault = vault
+        self.number = int(agreement["number"])
+        schema = Schema.from_plain(agreement["schema"])
+        federation = schema.read(table, agreement["name"], self.number, agreement["clients"])
+        self.method, setting = build_setting(config, federation)
+        self.engine = Sequential(setting)
+        self.setting = setting
+        self.ids = torch.tensor([self.number])
+
+    def work(self, packet: Packet, limits: Limits) -> bytes:
+        """The upload of one exchange."""
+        header, trees = packet
+        position = Position(int(header["round"]), int(header["exchange"]))
+        exchange = rebuild_object(header["task"])
+        if not isinstance(exchange, Exchange):
+            raise UserError("a message asks for work that is not an exchange")
+        limits.admit_steps(int(header["local_steps"]))
+        cohort = Cohort(
+            self.ids,
+            torch.tensor([header["work"]], dtype=torch.float64),
+            torch.tensor([True]),
+            torch.tensor([header["inclusion"]], dtype=torch.float64),
+            Population(
+                self.setting.federation.train.sizes,
+                torch.ones(len(self.setting.federation), dtype=torch.bool),
+            ),
+            torch.tensor([header["local_steps"]]),
+        )
+        if "first" in trees and self.vault.before(position) is None:
+            self.vault.keep(FIRST, trees["first"])
+        state = self.vault.before(position)
+        if state is None:
+            raise UserError("this silo has no state in this run, and none was sent")
+        self.setting.steps_on_clock = int(header["clock_steps"])
+        state, upload = self.engine.work(Task(exchange, trees["down"], state, cohort, position.round))
+        self.vault.keep(position, state)
+        return pack({**_echo(header), "steps": int(cohort.steps)}, {"upload": upload})
+
+    def evaluate(self, packet: Packet, shares_metrics: bool) -> bytes:
+        """The metrics of all models on validation and test rows; the models are kept here."""
+        header, trees = packet
+        server = filled_in(trees["server"], header["absent"])
+        state = self.vault.latest()
+        if state is None:
+            state = trees["first"]
+        self.setting.store.put(self.ids, tree.map_tree(lambda leaf: leaf[None], state))
+        round_number, federation, task = (
+            int(header["round"]),
+            self.setting.federation,
+            self.setting.federation.task,
+        )
+
+        def adapt(client: ClientState, site: Site) -> ClientState:
+            return self.method.adapt(server, client, site)
+
+        if self.method.adapts:
+            adapted = self.engine.survey(adapt, federation.train, self.ids, round_number)
+            self.setting.store.put(self.ids, adapted)
+
+        def models_of(client: ClientState, site: Site) -> Any:
+            return self.method.predictors(server, client, site.client)
+
+        def metrics_of(client: ClientState, site: Site) -> Any:
+            rows = site.all_rows
+            return {
+                kind: row_metrics(task, site.objective.predict(predictor, rows.inputs), rows)
+                for kind, predictor in models_of(client, site).items()
+            }
+
+        models = tree.row(self.engine.survey(models_of, federation.train, self.ids, round_number), 0)
+        self.vault.keep_models(models, round_number)
+        if not shares_metrics:
+            return pack(_echo(header))
+        metrics = {
+            part: tree.row(
+                self.engine.survey(metrics_of, rows_of(federation, part), self.ids, round_number), 0
+            )
+            for part in PARTS
+            if len(rows_of(federation, part).index)
+        }
+        return pack(_echo(header), {"metrics": metrics})
+
+
+class Silo:
+    """Answers requests; runs are opened when they are first asked for."""
+
+    def __init__(
+        self,
+        name: str,
+        table: pd.DataFrame,
+        folder: Path,
+        limits: Limits = Limits(),  # noqa: B008  (frozen)
+        *,
+        ignore: Sequence[str] = (),
+        shares_metrics: bool = True,
+    ) -> None:
+        self.name = name
+        self.table = table.drop(columns=list(ignore))
+        self.folder = folder
+        self.limits = limits
+        self.shares_metrics = shares_metrics
+        self._runs: dict[str, Run] = {}
+
+    def answer(self, message: bytes) -> bytes:
+        """The reply to a request; a refusal is a reply too."""
+        try:
+            packet = unpack(message, self.limits.most_bytes)
+            return self._answer(packet)
+        except UserError as error:
+            sentence = " ".join(str(error).split())
+            log.warning("refused: %s", sentence)
+            return pack({"refused": sentence})
+
+    def _answer(self, packet: Packet) -> bytes:
+        header = packet.header
+        match header.get("ask"):
+            case "hello":
+                return self._hello(header)
+            case "work":
+                return self._run(header["run"]).work(packet, self.limits)
+            case "evaluate":
+                return self._run(header["run"]).evaluate(packet, self.shares_metrics)
+            case other:
+                raise UserError(f"a message asks for {other!r}; hello, work and evaluate are known")
+
+    def _hello(self, header: dict[str, Any]) -> bytes:
+        """Agree on a run, or say why not."""
+        agreement = {key: header[key] for key in ("name", "number", "clients", "config", "schema")}
+        if agreement["name"] != self.name:
+            raise UserError(
+                f"this silo is {self.name!r}, but its key is registered for {agreement['name']!r}"
+            )
+        self.limits.admit(agreement["config"])
+        vault = self._vault(header["run"])
+        run = Run(agreement, self.table, vault)  # what is wrong with it is said before anything is kept
+        vault.agree(agreement)
+        self._runs[header["run"]] = run
+        federation = run.setting.federation
+        rows = {
+            part: int(rows.sizes[run.number])
+            for part, rows in (
+                ("train", federation.train),
+                ("validation", federation.validation),
+                ("test", federation.test),
+            )
+        }
+        log.info(
+            "joined run %s: %s",
+            header["run"],
+            ", ".join(f"{count} {part} rows" for part, count in rows.items()),
+        )
+        return pack({**_echo(header), "rows": rows, "known": vault.latest() is not None})
+
+    def _run(self, identity: str) -> Run:
+        if identity not in self._runs:
+            vault = self._vault(identity)
+            agreement = vault.agreement
+            if agreement is None:
+                raise UserError(f"the run {identity!r} was never agreed with this silo")
+            self._runs[identity] = Run(agreement, self.table, vault)
+        return self._runs[identity]
+
+    def _vault(self, identity: str) -> RunVault:
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", identity):
+            raise UserError(f"{identity!r} is not the name of a run")
+        return RunVault(self.folder / identity)
+
+
+def build_setting(config: dict[str, Any], federation: Federation) -> tuple[Method, SiloSetting]:
+    """The method and all that its client half needs, for one silo."""
+    dtype = torch.float64 if config["dtype"] == "float64" else torch.float32
+    federation = federation.to(dtype)
+    options = dict(config["model"])
+    module = build_model(options.pop("name"), federation, seed=config["seed"], **options).to(dtype)
+    method = build_method(config["method"])
+    setting = SiloSetting(
+        method,
+        Objective(module, federation.task, config["weight_decay"]),
+        federation,
+        OneClient(),
+        seed=config["seed"],
+        batch_size=None if config["batch_size"] == "all" else config["batch_size"],
+        founding=None,
+    )
+    return method, setting
+
+
+def _echo(header: dict[str, Any]) -> dict[str, Any]:
+    """What tells which request a reply belongs to."""
+    return {key: header[key] for key in ("ask", "run", "round", "exchange", "request") if key in header}

@@ -1,0 +1,191 @@
+"""What a coordinator is told (a YAML file), and the folder in which its run is kept.
+
+serve.json                  settings, schema, the run's name, rows of each silo
+checkpoint.safetensors      the server after the last round
+metrics.parquet             what silos shared: round, client, kind, part, metric, value
+rounds.csv                  round, down_bits, up_bits
+finished                    written last
+log.txt                     what happened when
+"""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from idiolect.core.method import ClientState, ServerState
+from idiolect.errors import UserError
+from idiolect.runs.config import RunConfig, resolve
+from idiolect.runs.settings import read_settings
+from idiolect.silo.asking import Patience
+from idiolect.silo.schema import Schema, read_schema
+from idiolect.silo.wire import pack, unpack
+from idiolect.store.files import read_json, read_parquet, write_bytes, write_json, write_parquet
+
+FORMAT = "idiolect-serve-1"
+_OWN = ("silos", "schema", "minimum_replies", "answer_seconds", "patience_seconds", "most_megabytes")
+# What decides the numbers at a silo; everything else stays with the coordinator.
+_SHARED = ("method", "model", "rounds", "seed", "batch_size", "weight_decay", "dtype")
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """A configuration of `idiolect run`, with silos and a schema in place of data."""
+
+    config: RunConfig
+    silos: tuple[str, ...]
+    schema: Schema
+    minimum_replies: int | None = None  # None: all who are asked
+    patience: Patience = field(default_factory=Patience)
+
+    def minimum(self, asked: int) -> int:
+        """How many usable replies an exchange needs."""
+        return asked if self.minimum_replies is None else min(asked, self.minimum_replies)
+
+    def shared_config(self) -> dict[str, Any]:
+        """The part of the configuration that silos agree to."""
+        plain = self.config.plain()
+        return {key: plain[key] for key in _SHARED}
+
+
+def read_serve_settings(arguments: Sequence[str], folder: Path) -> ServeSettings:
+    """From a YAML file and overrides; paths in it are relative to `folder`."""
+    return serve_settings(read_settings(list(arguments)), folder)
+
+
+def serve_settings(settings: Mapping[str, Any], folder: Path) -> ServeSettings:
+    """Check settings and fill in every default."""
+    own = {key: settings[key] for key in _OWN if key in settings}
+    rest = {key: value for key, value in settings.items() if key not in _OWN}
+    if "data" in rest:
+        raise UserError("data is not a setting of `idiolect serve`: each silo gives its own with --data")
+    silos = own.get("silos")
+    if (
+        not isinstance(silos, list | tuple)
+        or len({str(name) for name in silos}) < 2
+        or len(set(silos)) < len(silos)
+    ):
+        raise UserError(f"silos={silos} is not possible: give two or more different names, as [a, b]")
+    if "schema" not in own:
+        raise UserError("schema is missing: columns, target and classes, or the path of a JSON file")
+    config = resolve({**rest, "data": {"name": "silos"}})
+    minimum = own.get("minimum_replies")
+    if minimum is not None and not (isinstance(minimum, int) and 1 <= minimum <= len(silos)):
+        raise UserError(f"minimum_replies={minimum} is not possible: it must be from 1 to {len(silos)}")
+    patience = Patience(
+        answer_seconds=float(own.get("answer_seconds", Patience.answer_seconds)),
+        total_seconds=float(own.get("patience_seconds", Patience.total_seconds)),
+        megabytes=float(own.get("most_megabytes", Patience.megabytes)),
+    )
+    schema = read_schema(own["schema"], folder, config.seed)
+    return ServeSettings(config, tuple(str(name) for name in silos), schema, minimum, patience)
+
+
+class ServeFolder:
+    """A coordinator's run on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if not (path / "serve.json").is_file():
+            raise UserError(
+                f"{str(path)!r} is not the folder of an `idiolect serve` run: it has no serve.json"
+            )
+        content = read_json(path / "serve.json")
+        if content.get("format") != FORMAT:
+            raise UserError(f"{str(path)!r} is not of the format {FORMAT}")
+        self.run_name: str = content["run"]
+        self._content = content
+        settings = {**content["settings"]}
+        schema = Schema.from_plain(content["schema"])
+        self.settings = ServeSettings(
+            resolve({**settings["config"], "data": {"name": "silos"}}),
+            tuple(settings["silos"]),
+            schema,
+            settings["minimum_replies"],
+            Patience(**settings["patience"]),
+        )
+
+    @classmethod
+    def create(cls, path: Path, settings: ServeSettings) -> "ServeFolder":
+        """A new run with a name of its own, under which silos keep their state."""
+        if path.exists() and any(path.iterdir()):
+            raise UserError(
+                f"{str(path)!r} exists; go on with `idiolect serve --resume {path}` or choose another --out"
+            )
+        path.mkdir(parents=True, exist_ok=True)
+        config = settings.config.plain()
+        del config["data"]
+        content = {
+            "format": FORMAT,
+            "run": f"{settings.config.method['name']}-{secrets.token_hex(4)}",
+            "settings": {
+                "config": config,
+                "silos": list(settings.silos),
+                "minimum_replies": settings.minimum_replies,
+                "patience": vars(settings.patience),
+            },
+            "schema": settings.schema.plain(),
+            "rows": None,
+        }
+        write_json(path / "serve.json", content)
+        return cls(path)
+
+    @property
+    def finished(self) -> bool:
+        """Whether all rounds were played."""
+        return (self.path / "finished").is_file()
+
+    def remember_rows(self, rows: Mapping[str, int]) -> None:
+        """Keep the silos' sizes: weights and batches depend on them, so they must stay."""
+        before = self._content["rows"]
+        if before is not None and before != dict(rows):
+            changed = [
+                f"{name} ({before[name]} before, {rows[name]} now)"
+                for name in rows
+                if rows[name] != before[name]
+            ]
+            raise UserError(
+                f"training rows changed since the run began: {', '.join(changed)}; start a new run"
+            )
+        self._content["rows"] = dict(rows)
+        write_json(self.path / "serve.json", self._content)
+
+    def save(self, round_number: int, server: ServerState, pending: Mapping[int, ClientState]) -> None:
+        """Save the server after a round."""
+        trees = {"server": server, "pending": {str(number): state for number, state in pending.items()}}
+        write_bytes(self.path / "checkpoint.safetensors", pack({"round": round_number}, trees))
+
+    def checkpoint(self) -> tuple[int, ServerState, dict[int, ClientState]] | None:
+        """What was saved last."""
+        path = self.path / "checkpoint.safetensors"
+        if not path.is_file():
+            return None
+        packet = unpack(path.read_bytes())
+        pending = {int(number): state for number, state in packet.trees["pending"].items()}
+        return int(packet.header["round"]), packet.trees["server"], pending
+
+    def metrics(self, up_to: int) -> list[pd.DataFrame]:
+        """What was evaluated up to a round."""
+        path = self.path / "metrics.parquet"
+        if not path.is_file():
+            return []
+        table = read_parquet(path)
+        return [table[table["round"] <= up_to]]
+
+    def write_metrics(self, metrics: Sequence[pd.DataFrame]) -> None:
+        """Keep all metrics."""
+        write_parquet(self.path / "metrics.parquet", pd.concat(list(metrics), ignore_index=True))
+
+    def add_round(self, round_number: int, down_bits: int, up_bits: int) -> None:
+        """Note a round's traffic."""
+        path = self.path / "rounds.csv"
+        header = "" if path.is_file() else "round,down_bits,up_bits\n"
+        with path.open("a", encoding="utf-8") as file:
+            file.write(f"{header}{round_number},{down_bits},{up_bits}\n")
+
+    def finish(self) -> None:
+        """Mark the run as finished."""
+        write_bytes(self.path / "finished", b"")
