@@ -18,8 +18,6 @@ from idiolect.runs.personalize import personalize
 from idiolect.runs.settings import read_settings
 from idiolect.runs.train import reported_simulation, start_or_continue
 
-NEEDS_HIDDEN_UNITS = ("heterofl", "fedrolex", "federated-dropout")
-
 
 def table(clients: list[str], seed: int, *, classes: bool) -> pd.DataFrame:
     """Each client has a linear rule of its own around a common one."""
@@ -46,12 +44,7 @@ def trained(folder: Path, method: str, *, classes: bool, **settings: object) -> 
 
 @pytest.mark.parametrize("method", [m.name for m in METHODS])
 def test_every_method_has_a_model_for_newcomers(method: str, tmp_path: Path) -> None:
-    extra = (
-        {"model": "mlp", "model.hidden": "[4]"}
-        if "sub" in method or method in ("heterofl", "fedrolex")
-        else {}
-    )
-    run = trained(tmp_path, method, classes=True, **extra)
+    run = trained(tmp_path, method, classes=True)
     metrics = personalize(run, [f"data={tmp_path / 'new.csv'}", "steps=4"])
     assert set(metrics.client) == {"inland", "coast"}
     assert np.isfinite(metrics["value"]).all()

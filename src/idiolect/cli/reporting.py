@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from idiolect.cli.app import app
 from idiolect.cli.console import print_json
-from idiolect.errors import UserError
 
 
 @app.command()
@@ -35,25 +35,20 @@ def bench(json: Annotated[bool, typer.Option("--json", help="print JSON for prog
 
     Example: idiolect bench --json
     """
-    if find_spec("idiolect.bench") is None:
-        raise UserError("the benchmark is not part of this installation")
     from idiolect.bench import render, run_bench
 
     result = run_bench()
     if json:
         print_json(result)
     else:
-        typer.echo(render(result))
+        Console().print(render(result))
 
 
 def write_report_page(folders: Sequence[Path], page: Path) -> str:
     """Write the page and say where it is, or why there is none."""
     if any(find_spec(name) is None for name in ("matplotlib", "jinja2")):
         return "no report page: it needs pip install 'idiolect[report]'"
-    try:
-        from idiolect.reports import write_report
-    except ImportError:
-        return "no report page: it is not part of this installation"
+    from idiolect.reports import write_report
 
     write_report(folders, page)
     return f"report: {page}"
