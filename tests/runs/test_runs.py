@@ -134,6 +134,14 @@ def test_training_in_python_gives_the_numbers_of_the_run_folder(run: RunFolder) 
     assert result.simulation.round == run.summary()["kinds"]["personal"]["round"]
 
 
+def test_a_run_that_diverges_is_told(tmp_path: Path) -> None:
+    settings = ["method=fedavg", *QUICK, "model=mlp", "lr=1e8", "rounds=4", f"out={tmp_path / 'run'}"]
+    finished = start_or_continue(resolve(read_settings(settings)))
+    assert finished.summary()["diverged"] == ["global", "localized"]
+    reported = finished.summary()["kinds"]["localized"]["round"]
+    assert reported_simulation(finished).round == reported
+
+
 def test_trackers_get_the_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     mlflow = pytest.importorskip("mlflow")

@@ -106,7 +106,7 @@ def show(
     folder: Annotated[str, typer.Argument(metavar="RUN", help="the folder of a run or a comparison")],
     json: JsonOption = False,
 ) -> None:
-    """Show the results of a run or a comparison, or how far a run has come.
+    """Show the results of a finished run or comparison.
 
     Example: idiolect show runs/demo
     """

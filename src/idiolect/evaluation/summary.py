@@ -63,7 +63,7 @@ def validation_scores(metrics: pd.DataFrame, kind: str, metric: str) -> dict[int
     validation values has no score.
     """
     values = means(metrics, kind, "validation", metric).dropna()
-    losses = means(metrics, kind, "validation", "loss")
+    losses = means(metrics, kind, "validation", "loss").fillna(np.inf)
     sign = 1 if higher_is_better(metric) else -1
     return {int(r): (sign * float(values[r]), -float(losses[r])) for r in values.index.tolist()}
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 
@@ -76,9 +77,19 @@ def summarise_run(
         "chosen_by": choice,
         "judged_by": kinds[-1],
         "kinds": by_kind,
+        "diverged": [kind for kind in kinds if _diverged(metrics, kind)],
         "down_bits": int(rounds["down_bits"].sum()),
         "up_bits": int(rounds["up_bits"].sum()),
     }
+
+
+def _diverged(metrics: pd.DataFrame, kind: str) -> bool:
+    """Whether some client's model ended with a loss that is not finite on rows that it has."""
+    before = metrics[(metrics["round"] == 0) & (metrics.kind == kind) & (metrics.metric == "loss")]
+    last = metrics["round"].max()
+    after = metrics[(metrics["round"] == last) & (metrics.kind == kind) & (metrics.metric == "loss")]
+    # A client without rows has no loss before training either.
+    return bool(np.isfinite(before["value"].to_numpy()).sum() > np.isfinite(after["value"].to_numpy()).sum())
 
 
 def _play(

@@ -1,6 +1,7 @@
 """Client states in memory: one tensor for each field, with one row for each client."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,6 +47,6 @@ class MemoryStore:
         """Read what `save` wrote; `template` is any state of the method."""
         named = read_tensors(folder / _FILE)
         like = {_PRESENT: self.present, _STATES: () if len(named) == 1 else template}
-        content = tree.from_named(named, like)
+        content: dict[str, Any] = tree.from_named(named, like)
         self.present = content[_PRESENT]
         self.states = None if len(named) == 1 else content[_STATES]
