@@ -64,10 +64,17 @@ def ask_all(
     """Usable replies by name; at least `minimum`, or the run stops with a clear sentence."""
     replies: dict[str, Packet] = {}
     bad: set[str] = set()
+    said: set[str] = set()
+
+    def say(line: str) -> None:  # once, however often it is tried
+        if line not in said:
+            said.add(line)
+            log.warning(line)
+
     give_up = time.monotonic() + patience.total_seconds
     while True:
         missing = {name: request for name, request in requests.items() if name not in replies.keys() | bad}
-        for name, packet in _once(link, missing, patience, bad):
+        for name, packet in _once(link, missing, patience, bad, say):
             usable(name, packet)
             replies[name] = packet
         left = len(requests) - len(bad)
@@ -80,17 +87,17 @@ def ask_all(
                 f"{len(replies)} of {len(requests)} silos gave a usable answer and at least {minimum} are "
                 "needed; see the log, then continue with `idiolect serve --resume`"
             )
-        log.warning(
-            "%d of at least %d answers; asking again: %s",
-            len(replies),
-            minimum,
-            ", ".join(sorted(missing.keys() - replies.keys() - bad)),
-        )
+        waited_for = ", ".join(sorted(missing.keys() - replies.keys() - bad))
+        say(f"{len(replies)} of at least {minimum} answers; asking again: {waited_for}")
         time.sleep(patience.pause_seconds)
 
 
 def _once(
-    link: Link, requests: Mapping[str, Request], patience: Patience, bad: set[str]
+    link: Link,
+    requests: Mapping[str, Request],
+    patience: Patience,
+    bad: set[str],
+    say: Callable[[str], None],
 ) -> Iterator[tuple[str, Packet]]:
     """One attempt: each silo is asked, usable replies are passed on, others are logged."""
     marks = {name: secrets.token_hex(8) for name in requests}
@@ -101,16 +108,16 @@ def _once(
     done: set[str] = set()
     for name, message in link.ask(messages, patience.answer_seconds):
         if isinstance(message, Unreachable):
-            log.warning("%s: %s", name, message)
+            say(f"{name}: {message}")
             continue
         if name not in requests or name in done:
-            log.warning("%s: answered twice or unasked; ignored", name)
+            say(f"{name}: answered twice or unasked; ignored")
             continue
         try:
             packet = unpack(message, int(patience.megabytes * 2**20))
             _check(packet, requests[name], marks[name])
         except UserError as error:
-            log.warning("%s: %s", name, error)
+            say(f"{name}: {error}")
             bad.add(name)
             continue
         done.add(name)

@@ -2,6 +2,7 @@
 
 | asked     | answered                                                                              |
 |-----------|---------------------------------------------------------------------------------------|
+| name      | its name, for trials without keys                                                     |
 | hello     | how many rows it has, and whether it has a state of this run already                  |
 | work      | the upload of one exchange; the new state stays here                                  |
 | evaluate  | its metrics, if it shares them; its models stay here                                  |
@@ -196,6 +197,8 @@ class Silo:
     def _answer(self, packet: Packet) -> bytes:
         header = packet.header
         match header.get("ask"):
+            case "name":
+                return pack({"name": self.name})
             case "hello":
                 return self._hello(header)
             case "work":
@@ -203,7 +206,7 @@ class Silo:
             case "evaluate":
                 return self._run(header["run"]).evaluate(packet, self.shares_metrics)
             case other:
-                raise UserError(f"a message asks for {other!r}; hello, work and evaluate are known")
+                raise UserError(f"a message asks for {other!r}; name, hello, work and evaluate are known")
 
     def _hello(self, header: dict[str, Any]) -> bytes:
         """Agree on a run, or say why not."""

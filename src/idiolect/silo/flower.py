@@ -1,0 +1,88 @@
+"""Flower as the carrier: how to claim a task of its SuperLink or SuperNode, and our bytes in its messages.
+
+Both sides run with `--isolation process`: Flower hands tasks to whoever holds the secret on the loopback
+interface, and that is the process that wrote it, ours. So nobody executes the app bundle that Flower insists
+on shipping with a run; it is an empty stub, and a silo that is sent another one does not look at it.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from idiolect.errors import UserError
+from idiolect.silo.processes import QUIET
+
+os.environ.update(QUIET)  # read by Flower on import
+
+try:
+    import grpc
+    from flwr.app import ArrayRecord, Message, RecordDict
+    from flwr.common import Array
+    from flwr.proto.appio_pb2 import ClaimTaskRequest, PullPendingTasksRequest
+    from flwr.proto.clientappio_pb2_grpc import ClientAppIoStub
+    from flwr.proto.serverappio_pb2_grpc import ServerAppIoStub
+    from flwr.supercore.grpc import create_channel
+    from flwr.supercore.interceptors import RuntimeVersionClientInterceptor, SuperExecAuthClientInterceptor
+    from flwr.supercore.interceptors.superexec_auth_interceptor import (
+        CLIENTAPPIO_SUPEREXEC_METHODS,
+        SERVERAPPIO_SUPEREXEC_METHODS,
+    )
+except ImportError:
+    raise UserError("silos need Flower 1.33.0: pip install 'idiolect[flower]'") from None
+
+RECORD, ENTRY = "message", "bytes"
+
+
+class Tasks:
+    """The queue of tasks of a SuperLink or SuperNode on this machine."""
+
+    def __init__(self, side: Literal["server", "client"], address: str, secret: bytes) -> None:
+        server = side == "server"
+        methods = SERVERAPPIO_SUPEREXEC_METHODS if server else CLIENTAPPIO_SUPEREXEC_METHODS
+        self.channel = create_channel(
+            server_address=address,
+            insecure=True,  # loopback, with the secret
+            interceptors=[
+                RuntimeVersionClientInterceptor(component_name="SuperExec"),
+                SuperExecAuthClientInterceptor(master_secret=secret, protected_methods=methods),
+            ],
+        )
+        self.stub: Any = (ServerAppIoStub if server else ClientAppIoStub)(self.channel)
+
+    def claim(self) -> str | None:
+        """The token of a task that waits; None if there is none, or nobody to ask yet."""
+        try:
+            tasks = self.stub.PullPendingTasks(PullPendingTasksRequest()).tasks
+            if not tasks:
+                return None
+            return self.stub.ClaimTask(ClaimTaskRequest(task_id=tasks[0].task_id)).token or None
+        except grpc.RpcError as error:
+            if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION):
+                return None
+            raise
+
+
+@contextmanager
+def tasks(side: Literal["server", "client"], address: str, secret: bytes) -> Iterator[Tasks]:
+    """The queue of tasks, closed at the end."""
+    queue = Tasks(side, address, secret)
+    try:
+        yield queue
+    finally:
+        queue.channel.close()
+
+
+def to_record(content: bytes) -> RecordDict:
+    """Our bytes as one array, which Flower sends in pieces."""
+    array = Array(dtype="uint8", shape=(len(content),), stype="safetensors", data=content)
+    return RecordDict({RECORD: ArrayRecord({ENTRY: array})})
+
+
+def from_message(message: Message) -> bytes:
+    """Our bytes again."""
+    try:
+        data: bytes = message.content[RECORD][ENTRY].data
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError("a Flower message is not one of ours") from error
+    return data

@@ -1,0 +1,117 @@
+"""Who is who: a certificate authority, the server's certificate, and a key for each silo.
+
+DIR/authority.key                   signs certificates; keep it off-line
+DIR/coordinator/ca.pem              what silos check the server against
+DIR/coordinator/server.pem, .key    the server's certificate and key
+DIR/coordinator/silos/NAME.pub      the public keys that are admitted, by silo
+DIR/NAME/ca.pem, silo.key           what silo NAME gets, and nobody else
+"""
+
+import datetime
+import ipaddress
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from idiolect.errors import UserError
+
+VALID = datetime.timedelta(days=730)
+
+
+def init_keys(folder: Path, host: str, silos: Sequence[str]) -> None:
+    """Make all keys of a federation; nothing that exists is overwritten."""
+    check_names(silos)
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{str(folder)!r} exists and is not empty; keys are never overwritten")
+    serialization, ec = _cryptography()
+    authority = ec.generate_private_key(ec.SECP384R1())
+    authority_certificate = _certificate(authority, authority, "idiolect authority", None)
+    server = ec.generate_private_key(ec.SECP384R1())
+    server_certificate = _certificate(server, authority, host, host)
+    pem = serialization.Encoding.PEM
+    ca = authority_certificate.public_bytes(pem)
+    _write_secret(folder / "authority.key", _private(authority))
+    _write(folder / "coordinator" / "ca.pem", ca)
+    _write(folder / "coordinator" / "server.pem", server_certificate.public_bytes(pem))
+    _write_secret(folder / "coordinator" / "server.key", _private(server))
+    for name in silos:
+        key = ec.generate_private_key(ec.SECP384R1())
+        _write(folder / name / "ca.pem", ca)
+        _write_secret(folder / name / "silo.key", _private(key, ssh=True))
+        public = key.public_key().public_bytes(
+            serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+        )
+        _write(folder / "coordinator" / "silos" / f"{name}.pub", public)
+
+
+def check_names(silos: Sequence[str]) -> None:
+    """Names of silos are names of folders too."""
+    for name in silos:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name) or name in (
+            "coordinator",
+            "authority.key",
+        ):
+            raise UserError(f"silo {name!r} is not possible: use letters, digits, '-', '_' and '.'")
+    if len(set(silos)) < len(silos) or not silos:
+        raise UserError(f"silos={','.join(silos)} must be one or more different names")
+
+
+def _certificate(key: Any, issuer_key: Any, name: str, host: str | None) -> Any:
+    """A certificate: of the authority itself if there is no host."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+
+    issuer = "idiolect authority"
+    begin = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=5)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]))
+        .issuer_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, issuer)]))
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begin)
+        .not_valid_after(begin + VALID)
+        .add_extension(x509.BasicConstraints(ca=host is None, path_length=None), critical=True)
+    )
+    if host is not None:
+        names = [_general_name(entry) for entry in dict.fromkeys((host, "localhost", "127.0.0.1"))]
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    return builder.sign(issuer_key, hashes.SHA384())
+
+
+def _general_name(host: str) -> Any:
+    from cryptography import x509
+
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _private(key: Any, *, ssh: bool = False) -> bytes:
+    serialization, _ = _cryptography()
+    form = serialization.PrivateFormat.OpenSSH if ssh else serialization.PrivateFormat.PKCS8
+    content: bytes = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+    return content
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def _write_secret(path: Path, content: bytes) -> None:
+    """A file that only its owner can read."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.touch(mode=0o600)
+    path.write_bytes(content)
+
+
+def _cryptography() -> tuple[Any, Any]:
+    try:
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+    except ImportError:
+        raise UserError("silos need Flower: pip install 'idiolect[flower]'") from None
+    return serialization, ec

@@ -1,0 +1,224 @@
+"""The coordinator on Flower: a SuperLink as a child, silos by their keys, and messages to and fro."""
+
+import hashlib
+import io
+import logging
+import time
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+from cryptography.hazmat.primitives import serialization
+from flwr.app import Message
+from flwr.common.constant import SubStatus
+from flwr.common.serde import run_from_proto
+from flwr.proto.appio_pb2 import PullTaskInputRequest, PushTaskOutputRequest
+from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest
+from flwr.proto.control_pb2_grpc import ControlStub
+from flwr.supercore.constant import NOOP_FEDERATION_ID
+from flwr.supercore.grpc import create_channel
+from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_grpc
+from flwr.supercore.interceptors import RuntimeVersionClientInterceptor
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.superlink.grid.grpc_grid import GrpcGrid
+
+from idiolect.errors import UserError
+from idiolect.silo.asking import Unreachable
+from idiolect.silo.flower import from_message, tasks, to_record
+from idiolect.silo.processes import LOOPBACK, Child, free_port, secret_file
+from idiolect.silo.wire import pack, unpack
+
+START_SECONDS = 60.0
+POLL_SECONDS = 0.1
+
+log = logging.getLogger(__name__)
+
+
+class FlowerLink:
+    """Carries requests through a SuperLink; `nodes` says which node is which silo."""
+
+    def __init__(self, grid: Any, nodes: Mapping[str, int]) -> None:
+        self.grid = grid
+        self.nodes = dict(nodes)
+
+    def ask(self, requests: Mapping[str, bytes], seconds: float) -> Iterator[tuple[str, bytes | Unreachable]]:
+        """Replies as they come in, until the time is over."""
+        connected = set(self.grid.get_node_ids())
+        reachable = [name for name in requests if self.nodes.get(name) in connected]
+        for name in requests.keys() - set(reachable):
+            yield name, Unreachable("not connected")
+        messages = [
+            Message(
+                to_record(requests[name]), dst_node_id=self.nodes[name], message_type="query", ttl=seconds
+            )
+            for name in reachable
+        ]
+        marks = self.grid.push_messages(messages) if messages else []
+        waiting = {mark: name for mark, name in zip(marks, reachable, strict=True) if mark}
+        end = time.monotonic() + seconds
+        while waiting and time.monotonic() < end:
+            for reply in self.grid.pull_messages(list(waiting)):
+                name = waiting.pop(reply.metadata.reply_to_message_id)
+                yield name, _content(reply)
+            time.sleep(POLL_SECONDS)
+        for name in waiting.values():
+            yield name, Unreachable(f"no answer within {seconds:.0f} seconds")
+
+
+def _content(reply: Message) -> bytes | Unreachable:
+    if reply.has_error():
+        return Unreachable(f"unreachable ({reply.error.reason or f'Flower error {reply.error.code}'})")
+    try:
+        return from_message(reply)
+    except UserError as error:
+        return pack({"refused": str(error)})
+
+
+@contextmanager
+def flower_link(
+    names: tuple[str, ...], address: str, keys: Path | None, folder: Path
+) -> Iterator[FlowerLink]:
+    """A running SuperLink whose silos are reached at `address`; everything else stays on loopback."""
+    ports = {name: f"{LOOPBACK}:{free_port()}" for name in ("control", "appio")}
+    secret = secret_file(folder)
+    arguments = _arguments(address, keys, ports, secret)
+    with Child("flower-superlink", arguments, folder) as child:
+        control = _Control(ports["control"], keys, child)
+        nodes = control.register(names, keys) if keys is not None else {}
+        control.start_run()
+        with _grid(ports["appio"], secret.read_bytes(), child) as grid:
+            if keys is None:
+                nodes = _introduced(grid, names)
+            yield FlowerLink(grid, nodes)
+
+
+def _arguments(address: str, keys: Path | None, ports: Mapping[str, str], secret: Path) -> list[str]:
+    arguments = [
+        "--isolation",
+        "process",
+        "--disable-runtime-dependency-installation",
+        "--fleet-api-address",
+        address,
+        "--control-api-address",
+        ports["control"],
+        "--serverappio-api-address",
+        ports["appio"],
+        "--superexec-auth-secret-file",
+        str(secret),
+    ]
+    if keys is None:
+        return [*arguments, "--insecure"]
+    for name in ("ca.pem", "server.pem", "server.key"):
+        if not (keys / name).is_file():
+            raise UserError(
+                f"--keys {keys} has no {name}; it must be the coordinator's folder of `silo init`"
+            )
+    return [
+        *arguments,
+        "--ssl-ca-certfile",
+        str(keys / "ca.pem"),
+        "--ssl-certfile",
+        str(keys / "server.pem"),
+        "--ssl-keyfile",
+        str(keys / "server.key"),
+        "--enable-supernode-auth",
+    ]
+
+
+class _Control:
+    """The SuperLink's control interface, which only this machine can reach."""
+
+    def __init__(self, address: str, keys: Path | None, child: Child) -> None:
+        channel = create_channel(
+            server_address=address,
+            insecure=keys is None,
+            root_certificates=None if keys is None else (keys / "ca.pem").read_bytes(),
+            interceptors=[RuntimeVersionClientInterceptor(component_name="flwr CLI")],
+        )
+        self.stub = ControlStub(channel)
+        end = time.monotonic() + START_SECONDS
+        ready = grpc.channel_ready_future(channel)
+        while True:
+            try:
+                ready.result(timeout=1)
+            except grpc.FutureTimeoutError:
+                if child.ended or time.monotonic() > end:
+                    raise UserError(f"the SuperLink did not start: {child.last_words()}") from None
+            else:
+                return
+
+    def register(self, names: tuple[str, ...], keys: Path) -> dict[str, int]:
+        """Admit the silos' keys; a node's number follows from its key, so no silo can pose as another."""
+        nodes = {}
+        for name in names:
+            path = keys / "silos" / f"{name}.pub"
+            if not path.is_file():
+                raise UserError(f"silo {name!r} has no key {str(path)!r}; make one with `idiolect silo init`")
+            public = serialization.load_ssh_public_key(path.read_bytes())
+            request = RegisterNodeRequest(public_key=public_key_to_bytes(public))
+            nodes[name] = int(self.stub.RegisterNode(request).node_id)
+        return nodes
+
+    def start_run(self) -> None:
+        """Start a run with a bundle in which there is nothing to execute."""
+        content = _stub_bundle()
+        request = StartRunRequest(federation=NOOP_FEDERATION_ID)
+        request.fab.hash_str = hashlib.sha256(content).hexdigest()
+        request.fab.content = content
+        if not self.stub.StartRun(request).HasField("run_id"):
+            raise UserError("the SuperLink did not start a run; see its log")
+
+
+@contextmanager
+def _grid(address: str, secret: bytes, child: Child) -> Iterator[GrpcGrid]:
+    """Flower's grid for the run, held by this process."""
+    with tasks("server", address, secret) as queue:
+        end = time.monotonic() + START_SECONDS
+        while (token := queue.claim()) is None:
+            if child.ended or time.monotonic() > end:
+                raise UserError(f"the SuperLink offered no run: {child.last_words()}")
+            time.sleep(POLL_SECONDS)
+    grid = GrpcGrid(address, insecure=True, token=token)
+    heartbeat = HeartbeatSender(make_task_heartbeat_fn_grpc(grid._stub))
+    heartbeat.start()
+    try:
+        grid.set_run(run_from_proto(grid._stub.PullTaskInput(PullTaskInputRequest()).run))
+        yield grid
+        grid._stub.PushTaskOutput(PushTaskOutputRequest(sub_status=SubStatus.COMPLETED, details=""))
+    finally:
+        heartbeat.stop()
+        grid.close()
+
+
+def _introduced(grid: GrpcGrid, names: tuple[str, ...]) -> dict[str, int]:
+    """Without keys, silos are asked for their names: only for trials on one machine."""
+    nodes: dict[str, int] = {}
+    while set(names) - nodes.keys():
+        strangers = [node for node in grid.get_node_ids() if node not in nodes.values()]
+        link = FlowerLink(grid, {str(node): node for node in strangers})
+        for node, reply in link.ask({name: pack({"ask": "name"}) for name in link.nodes}, START_SECONDS):
+            if isinstance(reply, bytes) and "name" in (header := unpack(reply).header):
+                nodes[header["name"]] = int(node)
+        time.sleep(1)
+    return nodes
+
+
+def _stub_bundle() -> bytes:
+    """The app that Flower ships to every silo: it says what it is and does nothing."""
+    project = (
+        '[project]\nname = "idiolect-stub"\nversion = "1.0.0"\ndescription = ""\nlicense = "Apache-2.0"\n'
+        'dependencies = ["flwr==1.33.0"]\n[tool.flwr.app]\npublisher = "idiolect"\n'
+        '[tool.flwr.app.components]\nserverapp = "stub:app"\nclientapp = "stub:app"\n'
+    )
+    files = {
+        "pyproject.toml": project,
+        "stub.py": '"""Silos call their own installed package."""\n\napp = None\n',
+    }
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as bundle:
+        for name, text in files.items():
+            bundle.writestr(zipfile.ZipInfo(name), text)
+    return buffer.getvalue()
