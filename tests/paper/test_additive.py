@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from idiolect.core.averaging import Average
 from idiolect.data.quadratics import quadratic_line, quadratic_pair, quadratics
 from idiolect.methods.additive import Additive
 from idiolect.methods.fedavg import FedAvg
@@ -225,13 +224,13 @@ def test_ad10_figure_1b(engine):
     data = quadratic_pair(double=True)
     local = on_quadratics(FedAvg(lr=0.05, local_steps=3), engine, data, batch_size=None).play(8)
     assert vector(local.server.w) == pytest.approx([13.763218, 15.858433], abs=5e-7)
-    assert vector(local.play(120).server.w) == pytest.approx([14.072464, 16.214756], abs=5e-7)
+    assert vector(local.play(40).server.w) == pytest.approx([14.072464, 16.214756], abs=5e-7)
     method = Additive(lr=0.05, personal_rate=0.05, local_steps=3)
     ours = on_quadratics(method, engine, data, batch_size=None).play(8)
     assert vector(ours.server.w) == pytest.approx([6.286155, 7.738652], abs=5e-7)
     expected = np.array([[7.248244, 18.025016], [17.896376, 12.929593]])
     assert np.abs(vector(ours.predictors()["personal"]) - expected).max() < 5e-7
-    assert np.abs(vector(ours.play(120).predictors()["personal"]) - [[7, 18], [18, 13]]).max() < 1e-8
+    assert np.abs(vector(ours.play(70).predictors()["personal"]) - [[7, 18], [18, 13]]).max() < 1e-8
 
 
 def test_ad11_identical_machines_agree(engine):
@@ -254,8 +253,8 @@ def test_ad11_identical_machines_agree(engine):
 
 
 def test_an_outer_step_that_can_diverge_is_lowered_with_a_warning(engine):
-    data = quadratics(seed=1, clients=3, dimensions=1, largest=1.0, smallest=1.0, double=True)
-    options = {"lr": 0.245, "personal_rate": 0.245, "local_steps": 8}
+    data = quadratics(seed=1, clients=2, dimensions=1, largest=1.0, smallest=1.0, double=True)
+    options = {"lr": 0.245, "personal_rate": 0.245, "local_steps": 6}
     with pytest.warns(UserWarning, match=r"outer_step=4 can diverge above 2 \+ α = 3"):
         clamped = Additive(outer_step=4, **options)
     with warnings.catch_warnings():
@@ -266,10 +265,10 @@ def test_an_outer_step_that_can_diverge_is_lowered_with_a_warning(engine):
         )
 
     def end(method):
-        return vector(on_quadratics(method, engine, data, batch_size=None).play(24).server.w)
+        return vector(on_quadratics(method, engine, data, batch_size=None).play(16).server.w)
 
     assert np.array_equal(end(clamped), end(by_hand))
-    assert np.abs(end(clamped)).max() < 20 < 1000 < np.abs(end(free)).max()
+    assert np.abs(end(clamped)).max() < 10 < 100 < np.abs(end(free)).max()
 
 
 def test_additive_newcomer_trains_theta_alone(engine):
@@ -288,13 +287,3 @@ def test_additive_newcomer_trains_theta_alone(engine):
         for k in range(4):
             theta[m] -= 0.1 * problem.gradient(w + theta[m], problem.batch(m, 9, k))
     assert close(vector(fresh.clients().theta), theta)
-
-
-def test_average_counts_weights(engine):
-    w = {"weight": torch.tensor([2.0, -1.0], dtype=torch.float64)}
-    average = (
-        Average.empty(w)
-        .plus(w, 1)
-        .caught_up({"weight": torch.zeros(2, dtype=torch.float64)}, torch.tensor(4))
-    )
-    assert vector(average.mean(w)).tolist() == [0.5, -0.25]
