@@ -62,7 +62,7 @@ class Chain:
             if inputs % units or (inputs != units and not flattened):
                 raise UserError(
                     f"sub-models need a chain of layers, but '{name}' has {inputs} inputs and the layer "
-                    f"below it {units} units; use the model linear, mlp or cnn, or whole models for all clients"
+                    f"below it {units} units; use the model linear, mlp or cnn, or whole models for everybody"
                 )
             layers.append(Layer(name, _present(biases[name], params), outputs, inputs // units))
         return cls(tuple(layers))
@@ -160,19 +160,19 @@ def fit(mask: Tensor, value: Tensor) -> Tensor:
     return mask.reshape(mask.shape + (1,) * (value.ndim - mask.ndim))
 
 
-def held_bits(params: Params, units: Units) -> Tensor:
-    """The bits of each sub-model's values, int64[m]; `units` are stacked."""
+def held_bits(params: Params, ratios: Tensor) -> Tensor:
+    """The bits of the sub-model of each capacity, int64[m]; how many units are kept, not which, counts."""
     chain = Chain.of(params)
 
-    def bits(units: Units) -> Tensor:
-        masks = chain.masks(units)
+    def bits(ratio: Tensor) -> Tensor:
+        masks = chain.masks(chain.first_units(ratio))
         counts = [
             fit(masks[name], value).expand_as(value).sum() * value.element_size() * 8
             for name, value in params.items()
         ]
         return torch.stack(counts).sum()
 
-    return vmap(bits)(units)
+    return vmap(bits)(ratios)
 
 
 def client_ratios(capacities: tuple[float, ...], ids: Tensor) -> Tensor:

@@ -128,7 +128,7 @@ def flatten(tree: Tree) -> Tensor:
 
 def flatten_rows(stacked: Tree) -> Tensor:
     """A stacked tree as a matrix, one row for each entry of the first axis."""
-    return torch.cat([leaf.reshape(leaf.shape[0], -1) for leaf in leaves(stacked)], dim=1)
+    return torch.cat([leaf.reshape(leaf.shape[0], leaf.shape[1:].numel()) for leaf in leaves(stacked)], dim=1)
 
 
 def unflatten(vector: Tensor, like: T) -> T:

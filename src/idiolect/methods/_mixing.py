@@ -152,6 +152,8 @@ class Comparison:
         if rule.regulariser is not None:
             return rule.regulariser
         ids = active.nonzero()[:, 0]
+        if not len(ids):
+            return 1.0  # nobody to weigh: every λ gives the same weights
         rows = ids[torch.linspace(0, len(ids) - 1, min(len(ids), MEDIAN_ROWS)).long()]
         others = active & (rows[:, None] != torch.arange(len(active)))
         distances = self.distances(rows)[others]

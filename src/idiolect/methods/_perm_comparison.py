@@ -122,8 +122,8 @@ class GradientExchange(Exchange):
     def _bits(self, message: Down | Up, values: Params, ids: Tensor) -> Bits:
         bits = plain_bits(message, len(ids), stacked=True)
         if self.model_sizes:
-            one = tree.row(values, 0)
-            bits = dict.fromkeys(bits, held_bits(one, self._units(Chain.of(one), ids)))
+            ratios = client_ratios(self.model_sizes.capacities, ids)
+            bits = dict.fromkeys(bits, held_bits(tree.row(values, 0), ratios))
         return bits
 
 

@@ -150,9 +150,7 @@ def sub_model_bits(message: Down | Up, ids: Tensor) -> Bits:
     """The size of each message, of which only the sub-model travels."""
     bits = plain_bits(message, len(ids), stacked=True)
     if isinstance(message.ratio, Tensor):
-        bits["v"] = held_bits(
-            tree.row(message.v, 0), vmap(Chain.of(tree.row(message.v, 0)).first_units)(message.ratio)
-        )
+        bits["v"] = held_bits(tree.row(message.v, 0), message.ratio)
     return bits
 
 

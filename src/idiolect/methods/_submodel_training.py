@@ -114,9 +114,7 @@ class SubmodelTraining(Exchange):
     def _held(self, params: Params, ids: Tensor) -> Bits:
         if self.whole:
             return {"w": torch.full_like(ids, tree.count_bits(params))}
-        # How many units are kept does not depend on which.
-        units = vmap(Chain.of(params).first_units)(client_ratios(self.capacities, ids))
-        return {"w": held_bits(params, units)}
+        return {"w": held_bits(params, client_ratios(self.capacities, ids))}
 
     def _units(self, server: Any, ids: Tensor) -> Units:
         """The kept units of some clients in this round, stacked: a pure function of the server's state."""
