@@ -1,0 +1,193 @@
+"""The vectorised engine gives the numbers of the sequential one: methods x models x participation."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from idiolect.core import tree
+from idiolect.core.method import Cohort, Method, Population
+from idiolect.core.task import Task
+from idiolect.data.federation import Federation, Rows
+from idiolect.engines.vectorised import padded_size
+from idiolect.methods.apfl import APFL
+from idiolect.methods.catalogue import METHODS
+from idiolect.methods.fedavg import FedAvg
+from idiolect.methods.local import Local
+from idiolect.models import build_model
+from idiolect.simulation import Simulation
+
+SIZES = (7, 12, 5, 9, 20, 3, 11)
+MODELS = {
+    "linear": ("linear", {}, (6,)),
+    "mlp": ("mlp", {"hidden": (5, 4)}, (6,)),
+    "cnn": ("cnn", {"filters": (2, 3), "hidden": 4}, (2, 16, 16)),
+    "char-lstm": ("char-lstm", {"embedding": 3, "hidden": 4, "layers": 2}, (5,)),
+}
+
+
+class Irregular:
+    """Some clients, who complete different parts of their work and whose replies may be lost."""
+
+    def __init__(self, *, partial: bool = False, unequal: bool = False, lost: bool = False) -> None:
+        self.partial, self.unequal, self.lost = partial, unequal, lost
+
+    def cohort(self, seed: int, round_number: int, sizes: Tensor) -> Cohort:
+        ids = torch.arange(len(sizes))
+        if self.partial:
+            ids = ids[(ids + round_number) % 3 != 0]
+        work = torch.ones(len(ids), dtype=torch.float64)
+        if self.unequal:
+            work = ((ids * 3 + round_number) % 5) / 4.0
+        replied = (ids + round_number) % 4 != 1 if self.lost else torch.ones(len(ids), dtype=torch.bool)
+        inclusion = torch.full((len(ids),), len(ids) / len(sizes), dtype=torch.float64)
+        population = Population(sizes, self.present(round_number, len(sizes)))
+        return Cohort(ids, work.to(torch.float64), replied, inclusion, population)
+
+    def present(self, round_number: int, clients: int) -> Tensor:
+        return torch.ones(clients, dtype=torch.bool)
+
+
+PLANS = {
+    "full": Irregular(),
+    "partial": Irregular(partial=True),
+    "unequal steps": Irregular(unequal=True),
+    "lost replies": Irregular(partial=True, unequal=True, lost=True),
+}
+
+
+def federation(shape: tuple[int, ...], *, codes: bool) -> Federation:
+    generator = torch.Generator().manual_seed(1)
+    rows = sum(SIZES)
+    inputs = torch.randn(rows, *shape, generator=generator)
+    if codes:
+        inputs = torch.randint(4, (rows, *shape), generator=generator)
+    targets = torch.randint(4, (rows,), generator=generator)
+    owned = Rows.of_clients(list(torch.arange(rows).split(SIZES)))
+    return Federation(inputs, targets, Task("multiclass", 4), tuple("abcdefg"), owned, owned, owned)
+
+
+def problem(model: str) -> tuple[Federation, nn.Module]:
+    name, options, shape = MODELS[model]
+    data = federation(shape, codes=model == "char-lstm")
+    module = build_model(name, data, seed=2, **options)
+    if model == "linear":  # it starts at zero, where all clients' models are alike
+        for parameter in module.parameters():
+            nn.init.normal_(parameter, std=0.3, generator=torch.Generator().manual_seed(3))
+    return data, module
+
+
+def both(method: Method, model: str, plan: Any, dtype: torch.dtype, rounds: int = 3) -> list[Simulation]:
+    data, module = problem(model)
+    options: dict[str, Any] = {"batch_size": 4, "weight_decay": 0.01, "dtype": dtype, "plan": plan, "seed": 4}
+    return [
+        Simulation(method, module, data, engine=engine, **options).play(rounds)
+        for engine in ("sequential", "vectorised")
+    ]
+
+
+def assert_equal_runs(expected: Simulation, actual: Simulation, tolerance: float) -> None:
+    """Relative to the largest entry of each tensor."""
+    pairs = [(expected.server, actual.server), (expected.clients(), actual.clients())]
+    pairs.append((expected.predictors(), actual.predictors()))
+    for mine, theirs in pairs:
+        for a, b in zip(tree.leaves(mine), tree.leaves(theirs), strict=True):
+            assert a.dtype == b.dtype
+            scale = float(a.double().abs().max()) if a.numel() else 0.0
+            torch.testing.assert_close(b.double(), a.double(), rtol=0, atol=tolerance * max(scale, 1e-3))
+
+
+VARIANTS = {
+    "fedavg": FedAvg(local_steps=4),
+    "fedavg-epochs-momentum": FedAvg(local_steps={"epochs": 1}, optimizer="momentum"),
+    "local-adam": Local(local_steps=3, optimizer="adam", lr=0.01),
+    "apfl": APFL(local_steps=4),
+    "apfl-step-shared-first": APFL(local_steps=3, mixing_update="step", order="shared_first"),
+    "apfl-outputs": APFL(local_steps=3, mixture_of="outputs"),
+    "apfl-theory": APFL(local_steps=3, mixing=0.3, average_offset=2.0, ball_radius=1.5),
+}
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("model", ["linear", "mlp"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_float64(variant: str, model: str, plan: str) -> None:
+    expected, actual = both(VARIANTS[variant], model, PLANS[plan], torch.float64, rounds=2)
+    assert_equal_runs(expected, actual, 1e-9)
+
+
+@pytest.mark.parametrize("plan", ["full", "lost replies"])
+@pytest.mark.parametrize("model", ["cnn", "char-lstm"])
+@pytest.mark.parametrize("variant", ["fedavg", "apfl"])
+def test_float64_of_larger_models(variant: str, model: str, plan: str) -> None:
+    expected, actual = both(VARIANTS[variant], model, PLANS[plan], torch.float64, rounds=2)
+    assert_equal_runs(expected, actual, 1e-9)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+def test_float64_of_every_method(method: type[Method]) -> None:
+    expected, actual = both(method(), "mlp", PLANS["lost replies"], torch.float64)
+    assert_equal_runs(expected, actual, 1e-9)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_float32_to_rounding(variant: str) -> None:
+    """A dozen steps of a small network: rounding of 1e-7 grows to less than 1e-4."""
+    expected, actual = both(VARIANTS[variant], "mlp", PLANS["lost replies"], torch.float32)
+    assert_equal_runs(expected, actual, 1e-4)
+
+
+def test_chunks_do_not_change_the_numbers() -> None:
+    data, module = problem("mlp")
+    whole, pieces = (Simulation(APFL(local_steps=3), module, data, dtype=torch.float64) for _ in range(2))
+    pieces.engine.chunk = 2  # type: ignore[attr-defined]
+    assert_equal_runs(whole.play(2), pieces.play(2), 1e-12)
+
+
+@pytest.mark.parametrize("count", [1, 2, 31, 32, 33, 63, 100, 127, 129, 1000])
+def test_padding_wastes_little_and_leaves_few_sizes(count: int) -> None:
+    assert count <= padded_size(count) <= count * 17 / 16
+    assert len({padded_size(n) for n in range(1, 257)}) <= 96
+
+
+def test_padded_chunks_leave_no_trace() -> None:
+    """37 clients are padded to 38; neither states nor sums know of the double."""
+    sizes = [3 + client % 4 for client in range(37)]
+    generator = torch.Generator().manual_seed(5)
+    rows = sum(sizes)
+    owned = Rows.of_clients(list(torch.arange(rows).split(sizes)))
+    data = Federation(
+        torch.randn(rows, 3, generator=generator),
+        torch.randint(4, (rows,), generator=generator),
+        Task("multiclass", 4),
+        tuple(str(client) for client in range(37)),
+        owned,
+        owned,
+        owned,
+    )
+    assert padded_size(37) == 38
+    module = build_model("mlp", data, hidden=(4,))
+    expected, actual = (
+        Simulation(APFL(local_steps=2), module, data, batch_size=2, dtype=torch.float64, engine=engine).play(
+            2
+        )
+        for engine in ("sequential", "vectorised")
+    )
+    assert_equal_runs(expected, actual, 1e-9)
+
+
+def test_recordings_stay_bounded() -> None:
+    data, module = problem("linear")
+    simulation = Simulation(FedAvg(local_steps=1), module, data)
+    recordings = simulation.engine._recordings  # type: ignore[attr-defined]
+    recordings.most = 2
+    for clients in ([0], [0, 1], [0, 1, 2], [0, 1, 2, 3]):
+
+        class Some(Irregular):
+            def cohort(self, seed: int, round_number: int, sizes: Tensor, ids: Any = clients) -> Cohort:
+                return super().cohort(seed, round_number, sizes).select(torch.tensor(ids))
+
+        simulation.plan = Some()
+        simulation.advance()
+        assert len(recordings._kept) <= 2
