@@ -69,4 +69,4 @@ def own_optima(problem):
     ids=lambda value: getattr(value, "name", ""),
 )
 def test_contract_and_fixed_point(method, fixed_point):
-    check_method(method, fixed_point=fixed_point, rounds_to_fixed_point=100)
+    check_method(method, fixed_point=fixed_point, rounds_to_fixed_point=150)
