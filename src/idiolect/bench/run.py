@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from rich.console import Group
 from rich.table import Table
 from torch import nn
@@ -153,8 +154,11 @@ class _CountingObjective(Objective):
 
 
 def _with_local_steps(method: type[Method], local_steps: int) -> Method:
-    takes_steps = "local_steps" in getattr(method, "__dataclass_fields__", {})
-    return method(**({"local_steps": local_steps} if takes_steps else {}))
+    options: dict[str, Any] = {"local_steps": local_steps}
+    try:
+        return method(**options)
+    except ValidationError:  # for some methods the number of steps is part of the definition
+        return method()
 
 
 def simulate(method: Method, model: ModelFactory, federation: Federation, **options: Any) -> Simulation:

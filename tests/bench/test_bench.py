@@ -1,0 +1,61 @@
+"""The benchmark compares like with like, and has the keys that it promises."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from idiolect import models
+from idiolect.bench import run_bench, to_json
+from idiolect.bench.measure import interleaved_seconds, ratio
+from idiolect.bench.plain_loop import PlainLoop
+from idiolect.bench.run import gradients_of_a_round, noise
+from idiolect.data.federation import Federation
+from idiolect.methods.apfl import APFL
+from idiolect.methods.fedavg import FedAvg
+from idiolect.simulation import Simulation
+
+
+def small(federation: Federation) -> nn.Module:
+    return models.mlp(federation, hidden=(4,))
+
+
+def test_the_plain_loop_is_fedavg() -> None:
+    """With all rows in each batch their order does not matter, so both compute the same model."""
+    data = noise((5,), clients=3, rows=6)
+    module = small(data)
+    ours = Simulation(FedAvg(local_steps=4), module, data, batch_size=6)
+    plain = PlainLoop(module, data, batch_size=6, local_steps=4, rate=0.1)
+    for _ in range(2):
+        plain.advance()
+        ours.advance()
+    for name, parameter in plain.module.named_parameters():
+        torch.testing.assert_close(parameter.detach(), ours.server.w[name], rtol=1e-4, atol=1e-6)
+
+
+def test_gradients_are_counted() -> None:
+    data = noise((5,), clients=2, rows=6)
+    assert gradients_of_a_round(FedAvg(local_steps=3), small, data) == 3
+    assert gradients_of_a_round(APFL(local_steps=3), small, data) == 6
+
+
+def test_contenders_take_turns() -> None:
+    order: list[str] = []
+    seconds = interleaved_seconds({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, 2)
+    assert order == ["a", "b", "a", "b", "a", "b"]
+    assert [len(times) for times in seconds.values()] == [2, 2]
+
+
+def test_a_ratio_is_of_neighbours() -> None:
+    """A machine that gets ten times slower half way does not change it."""
+    assert ratio([2.0, 20.0, 20.0], [1.0, 10.0, 10.0]) == 2.0
+
+
+@pytest.mark.slow
+def test_all_keys_are_there() -> None:
+    result = json.loads(to_json(run_bench(clients=4, local_steps=2, repeats=1, scaling=(2, 4))))
+    for key in ("fedavg_linear", "fedavg_mlp", "fedavg_cnn", "apfl_mlp_over_fedavg"):
+        assert result[key] > 0
+    assert [row["clients"] for row in result["scaling"]] == [2, 4]
+    assert result["method_costs"]["apfl"]["gradients"] == 4
