@@ -120,6 +120,17 @@ def test_a_comparison_gives_all_methods_the_same_start_and_rows(tmp_path: Path) 
     pd.testing.assert_frame_equal(tabulate(runs), pd.read_parquet(comparison.folder / "table.parquet"))
 
 
+def test_another_comparison_in_the_same_folder_is_refused_and_harms_nothing(tmp_path: Path) -> None:
+    settings = ["methods=local", *QUICK, f"out={tmp_path / 'out'}"]
+    run_comparison(plan_comparison(read_settings(settings)), lambda config: [])
+    before = (tmp_path / "out" / "comparison.json").read_bytes()
+    other = plan_comparison(read_settings([*settings, "methods=fedavg,local", "rounds=3"]))
+    with pytest.raises(idiolect.UserError, match="holds another run"):
+        run_comparison(other, lambda config: [])
+    assert (tmp_path / "out" / "comparison.json").read_bytes() == before
+    assert not (tmp_path / "out" / "fedavg-seed0").exists()
+
+
 def test_training_in_python_gives_the_numbers_of_the_run_folder(run: RunFolder) -> None:
     settings = {key: value for key, value in run.config.method.items() if key != "name"}
     result = idiolect.train(

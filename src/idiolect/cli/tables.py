@@ -33,9 +33,7 @@ def print_run(folder: RunFolder) -> None:
         rows,
     )
     if summary["diverged"]:
-        print(
-            f"diverged: {', '.join(summary['diverged'])}; try a smaller learning rate, such as lr=0.01"
-        )
+        print(f"diverged: {', '.join(summary['diverged'])}; try a smaller learning rate, such as lr=0.01")
     print(f"traffic: {megabytes(summary['up_bits'])} up, {megabytes(summary['down_bits'])} down")
     print(f"run: {folder.path}")
 

@@ -5,6 +5,7 @@ OUT/table.parquet       a row for each method and model kind: what `idiolect com
 OUT/METHOD-seedN/       the runs
 """
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from idiolect.runs.config import RunConfig, resolve
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.loop import Watcher
 from idiolect.runs.settings import Settings, merge
-from idiolect.runs.train import start_or_continue
+from idiolect.runs.train import find_run, start_or_continue
 from idiolect.store.files import clear_write_errors, read_json, write_json, write_parquet
 
 FORMAT = "idiolect-comparison-1"
@@ -66,8 +67,7 @@ def plan_comparison(settings: Settings) -> Comparison:
         common = {option: value for option, value in shared.items() if option in known[name]}
         config = resolve(merge(settings, {"method": {**common, **own[name], "name": name}}))
         configs += [replace(config, seed=seed) for seed in seeds]
-    first = configs[0]
-    folder = Path(first.out or Path("runs") / f"{Path(first.data['name']).stem}-{'-'.join(names)}")
+    folder = Path(configs[0].out or _default_folder(configs))
     configs = [replace(c, out=str(folder / f"{c.method['name']}-seed{c.seed}")) for c in configs]
     return Comparison(tuple(configs), names, seeds, folder)
 
@@ -78,6 +78,8 @@ def run_comparison(comparison: Comparison, watch: Callable[[RunConfig], Sequence
     marker = folder / "comparison.json"
     if folder.exists() and not marker.is_file() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"out={str(folder)!r} exists and is not a comparison; choose another folder")
+    for config in comparison.configs:
+        find_run(config)  # refuses another run before anything is written
     with clear_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     content = {
@@ -151,6 +153,12 @@ def _rows_of_seed(runs: Sequence[RunFolder]) -> list[dict[str, Any]]:
             row[f"gain_over_{name}"] = float("nan") if gain is None else count_gains(gain).better
             row[f"lose_to_{name}"] = float("nan") if gain is None else count_gains(gain).worse
     return rows
+
+
+def _default_folder(configs: Sequence[RunConfig]) -> Path:
+    """A name under runs/ that follows from what is compared."""
+    digest = hashlib.sha256("".join(config.to_yaml() for config in configs).encode()).hexdigest()[:8]
+    return Path("runs") / f"{Path(configs[0].data['name']).stem}-compare-{digest}"
 
 
 def _option_names(kind: type) -> set[str]:

@@ -21,16 +21,23 @@ from idiolect.trackers import Tracker, open_trackers
 
 def start_or_continue(config: RunConfig, watchers: Sequence[Watcher] = ()) -> RunFolder:
     """Run a configuration in its folder; a folder of the same run is continued where it stopped."""
-    path = config.folder
-    if (path / "run.json").is_file():
-        folder = RunFolder(path)
-        if folder.config.plain() != config.plain():
-            raise UserError(f"out={str(path)!r} holds another run; choose another folder or remove it")
-        return continue_run(folder, watchers)
+    begun = find_run(config)
+    if begun is not None:
+        return continue_run(begun, watchers)
     federation = load_federation(config)
     simulation = build_simulation(config, federation)  # what is wrong with it is said before a folder is made
-    folder = RunFolder.create(path, config, federation)
+    folder = RunFolder.create(config.folder, config, federation)
     return _play(folder, config, simulation, watchers)
+
+
+def find_run(config: RunConfig) -> RunFolder | None:
+    """The run of this configuration if it was begun; another one in its folder is refused."""
+    if not (config.folder / "run.json").is_file():
+        return None
+    folder = RunFolder(config.folder)
+    if folder.config.plain() != config.plain():
+        raise UserError(f"out={str(config.folder)!r} holds another run; choose another folder or remove it")
+    return folder
 
 
 def continue_run(folder: RunFolder, watchers: Sequence[Watcher] = ()) -> RunFolder:

@@ -1,0 +1,34 @@
+"""MNIST with two classes for each of 100 clients, through the command line's own path."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from idiolect.evaluation.summary import means
+from idiolect.runs.compare import open_runs, plan_comparison, run_comparison
+from idiolect.runs.settings import read_settings
+
+DATA = Path(os.environ.get("IDIOLECT_DATA", Path(__file__).parents[3] / "shared" / "data"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (DATA / "mnist").is_dir(), reason="needs MNIST in IDIOLECT_DATA")
+def test_personal_above_localized_above_global_for_three_seeds(tmp_path: Path) -> None:
+    settings = ["data=mnist", f"data.data_dir={DATA}", "data.rows=20000", "data.clients=100", "rounds=20"]
+    settings += [
+        "methods=fedavg,apfl",
+        "seeds=3",
+        "lr=0.05",
+        "evaluation.every=20",
+        f"out={tmp_path / 'out'}",
+    ]
+    run_comparison(plan_comparison(read_settings(settings)), lambda config: [])
+    last = {}
+    for run in open_runs(tmp_path / "out"):
+        for kind in run.summary()["kinds"]:
+            key = run.config.seed, run.config.method["name"], kind
+            last[key] = means(run.metrics(), kind, "validation", "accuracy").iloc[-1]
+    for seed in range(3):
+        personal, localized = last[seed, "apfl", "personal"], last[seed, "fedavg", "localized"]
+        assert personal > localized > last[seed, "fedavg", "global"], seed
