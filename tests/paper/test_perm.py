@@ -383,6 +383,7 @@ def test_zero_weights_send_nothing(engine):
     model = 64 * len(problem.start())
     assert 0 < used < problem.clients**2
     assert int(first.info["skipped_visits"]) == problem.clients**2 - used
+    assert int(first.info["saved_bits"]) == (problem.clients**2 - used) * (2 * model + 64)
     assert sum(int(r.info["visits"]) for r in (first, *others) if "visits" in r.info) == used
     # an epoch: everybody's gradient at w, and for each visit a model and its factor down, the model up
     assert sum(int(r.down_bits.sum()) for r in (first, *others)) == problem.clients * model + used * (

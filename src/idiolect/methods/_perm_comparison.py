@@ -18,7 +18,7 @@ from idiolect.core.tree import Params
 from idiolect.methods._mixing import Comparison, MixingMatrix, ModelSizes, WeightRule, mixing_matrix
 from idiolect.methods._perm_server import Server, follow
 
-LOGGED_CLIENTS = 256  # up to so many the whole matrix is among the diagnostics
+LOGGED_CLIENTS = 100  # up to so many the whole matrix is among the diagnostics
 
 
 class Down(NamedTuple):
@@ -113,7 +113,11 @@ class GradientExchange(Exchange):
         comparison = Comparison(server.gradients, server.w, server.sizes, self.model_sizes)
         mixing, change = mixing_matrix(comparison, active, self.weight_rule, server.mixing)
         server = server._replace(mixing=mixing, route=server.route.planned(mixing))
-        return server, _diagnostics(mixing, server.clients, change)
+        info = _diagnostics(mixing, server.clients, change)
+        if self.model_sizes is None:  # a visit: model and factor down, model up
+            visit_bits = 2 * tree.count_bits(server.w) + tree.count_bits(mixing.weights[:1])
+            info["saved_bits"] = info["skipped_visits"] * visit_bits
+        return server, info
 
     def _units(self, chain: Chain, ids: Tensor) -> tuple[Tensor, ...]:
         assert self.model_sizes is not None
@@ -128,7 +132,7 @@ class GradientExchange(Exchange):
 
 
 def _diagnostics(mixing: MixingMatrix, clients: int, change: Tensor) -> Info:
-    """A's entropy and effective helpers (means over rows), its change, and what an epoch saves."""
+    """A's entropy and effective helpers (means over rows), its change, and the visits an epoch saves."""
     rows = len((mixing.places // clients).unique())
     info = {
         "mixing_entropy": mixing.row_entropy(clients).sum() / max(rows, 1),
