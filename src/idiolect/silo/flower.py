@@ -81,8 +81,9 @@ def to_record(content: bytes) -> RecordDict:
 
 def from_message(message: Message) -> bytes:
     """Our bytes again."""
-    try:
-        data: bytes = message.content[RECORD][ENTRY].data
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UserError("a Flower message is not one of ours") from error
+    record = message.content.get(RECORD)
+    array = record.get(ENTRY) if isinstance(record, ArrayRecord) else None
+    if not isinstance(array, Array):
+        raise UserError("a Flower message is not one of ours")
+    data: bytes = array.data
     return data

@@ -1,7 +1,9 @@
 """Flower's own programs as child processes of ours: started with care, ended with us."""
 
+import ctypes
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -32,7 +34,11 @@ class Child:
         environment = {**os.environ, **QUIET, "FLWR_HOME": str(self.folder / "flower")}
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
-                [str(path), *self.arguments], stdout=output, stderr=output, env=environment
+                [str(path), *self.arguments],
+                stdout=output,
+                stderr=output,
+                env=environment,
+                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
             )
         return self
 
@@ -53,6 +59,21 @@ class Child:
         """The last line that it wrote."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return lines[-1].strip() if lines else "no output"
+
+
+def end_properly_when_terminated() -> None:
+    """Let a polite request to end (SIGTERM) end the children too."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
+_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux's prctl.h
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def _end_with_parent() -> None:
+    """In the child: end when the parent is killed, so that the next one is not taken for a double."""
+    if _libc is not None:
+        _libc.prctl(_PARENT_DEATH_SIGNAL, signal.SIGTERM)
 
 
 def free_port() -> int:

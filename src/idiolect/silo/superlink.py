@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from flwr.app import Message
 from flwr.common.constant import SubStatus
 from flwr.common.serde import run_from_proto
@@ -158,6 +159,8 @@ class _Control:
             if not path.is_file():
                 raise UserError(f"silo {name!r} has no key {str(path)!r}; make one with `idiolect silo init`")
             public = serialization.load_ssh_public_key(path.read_bytes())
+            if not isinstance(public, EllipticCurvePublicKey):
+                raise UserError(f"{str(path)!r} is not a key that `idiolect silo init` made")
             request = RegisterNodeRequest(public_key=public_key_to_bytes(public))
             nodes[name] = int(self.stub.RegisterNode(request).node_id)
         return nodes

@@ -1,0 +1,57 @@
+"""A silo's own models without a network: from its state folder to predictions and files."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from idiolect.errors import UserError
+from idiolect.models import build_model
+from idiolect.runs.personal import PersonalModel, as_module
+from idiolect.silo.schema import Schema
+from idiolect.silo.vault import RunVault
+
+
+def find_run(folder: Path) -> RunVault:
+    """The run in a silo's state folder; of several the user has to choose."""
+    found = sorted(path.parent for path in [*folder.glob("run.json"), *folder.glob("**/run.json")])
+    found = list(dict.fromkeys(found))
+    if not found:
+        raise UserError(f"--state {folder} holds no run of this silo")
+    if len(found) > 1:
+        raise UserError(f"--state {folder} holds several runs; give one of {', '.join(map(str, found))}")
+    return RunVault(found[0])
+
+
+def personal_model(folder: Path, kind: str | None = None) -> PersonalModel:
+    """The silo's model of some kind; by default the one that the method is judged by."""
+    vault = find_run(folder)
+    agreement: Any = vault.agreement
+    models, _ = vault.models()
+    kind = kind or list(models)[-1]
+    if kind not in models:
+        raise UserError(f"--kind {kind} is not possible: the models are {', '.join(models)}")
+    schema, config = Schema.from_plain(agreement["schema"]), agreement["config"]
+    dtype = torch.float64 if config["dtype"] == "float64" else torch.float32
+    options = dict(config["model"])
+    architecture = build_model(options.pop("name"), schema.stand_in(["here"], [1]), **options).to(dtype)
+    module = as_module(models[kind], architecture).eval()
+    return PersonalModel(module, schema.task, schema.preprocessing.class_names, schema.preprocessing)
+
+
+def export_program(folder: Path, target: Path, kind: str | None = None) -> None:
+    """The silo's model as one file: model.pt2 for torch.export, model.onnx for ONNX."""
+    model = personal_model(folder, kind)
+    assert model.preprocessing is not None, "silos have tables"
+    dtype = next(model.module.parameters()).dtype
+    example = (torch.zeros(2, len(model.preprocessing.feature_names), dtype=dtype),)
+    rows = {0: torch.export.Dim("rows")}
+    if target.suffix == ".pt2":
+        torch.export.save(torch.export.export(model.module, example, dynamic_shapes=(rows,)), target)
+    elif target.suffix == ".onnx":
+        try:
+            torch.onnx.export(model.module, example, str(target), dynamo=True, dynamic_shapes=(rows,))
+        except ImportError as error:
+            raise UserError(f"--to {target} needs ONNX: pip install onnx onnxscript ({error})") from error
+    else:
+        raise UserError(f"--to {target} must end in .pt2 or .onnx")
