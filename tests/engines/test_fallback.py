@@ -63,7 +63,9 @@ def test_torchs_lstm_runs_whichever_way_it_can() -> None:
     assert_equal_runs(run(module, (5, 2), "sequential"), run(module, (5, 2), "vectorised"), 1e-9)
 
 
-@pytest.mark.parametrize("layer", [nn.BatchNorm1d(6), nn.InstanceNorm1d(6), nn.Dropout(0.5)])
+@pytest.mark.parametrize(
+    "layer", [nn.BatchNorm1d(6), nn.InstanceNorm1d(6, track_running_stats=True), nn.Dropout(0.5)]
+)
 def test_layers_that_would_be_silently_wrong_are_refused_by_name(layer: nn.Module) -> None:
     module = nn.Sequential(layer, nn.Linear(6, 4))
     with pytest.raises(UserError, match=f"layer '0' is a {type(layer).__name__}"):
