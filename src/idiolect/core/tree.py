@@ -58,6 +58,11 @@ def interpolate(a: T, b: T, weight: Tensor | float) -> T:
     return map_tree(mix, a, b)
 
 
+def pull(a: T, b: T, strength: Tensor | float) -> T:
+    """a - strength * (a - b): one step of descent on half the squared distance to b; exactly a for 0."""
+    return map_tree(lambda x, y: torch.lerp(x, y, strength), a, b)
+
+
 def dot(a: Tree, b: Tree) -> Tensor:
     """The inner product of two trees."""
     return torch.stack([(x * y).sum() for x, y in zip(leaves(a), leaves(b), strict=True)]).sum()

@@ -111,9 +111,9 @@ class Ditto(Method, Exchange):
 
     def _personal_step(self, v: Params, w: Params, batch: Batch, site: Site) -> Params:
         """v - η_v (∇f_i(v; ξ) + λ (v - w))."""
+        rate = site.rate(self.personal_rate or self.learning_rate)
         gradient = site.objective.gradient(v, batch)
-        held = tree.map_tree(lambda g, a, b: g + self.proximal * (a - b), gradient, v, w)
-        return tree.step(v, site.rate(self.personal_rate or self.learning_rate), held)
+        return tree.step(tree.pull(v, w, rate * self.proximal), rate, gradient)
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -102,8 +102,10 @@ class FedGATE(Method, Exchange):
 
     def step(self, work: Work, client: Client, down: Down, batches: tuple[Batch, ...], site: Site) -> Work:
         """w_i <- w_i - η (∇f_i(w_i; ξ) - δ_i)."""
-        corrected = tree.subtract(site.objective.gradient(work.w, batches[0]), client.delta)
-        return Work(tree.step(work.w, site.rate(self.learning_rate), corrected))
+        rate = site.rate(self.learning_rate)
+        gradient = site.objective.gradient(work.w, batches[0])
+        w = tree.step(tree.step(work.w, -rate, client.delta), rate, gradient)
+        return Work(w)
 
     def finish(self, work: Work, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
         """Keep and send w_i."""

@@ -84,9 +84,10 @@ class FedProx(Method, Exchange):
 
     def step(self, work: Work, client: Client, down: Down, batches: tuple[Batch, ...], site: Site) -> Work:
         """w_i <- w_i - η (∇f_i(w_i; ξ) + μ (w_i - w))."""
+        rate = site.rate(self.learning_rate)
         gradient = site.objective.gradient(work.w, batches[0])
-        held = tree.map_tree(lambda g, a, b: g + self.proximal * (a - b), gradient, work.w, down.w)
-        return Work(tree.step(work.w, site.rate(self.learning_rate), held))
+        pulled = tree.pull(work.w, down.w, rate * self.proximal)
+        return Work(tree.step(pulled, rate, gradient))
 
     def finish(self, work: Work, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
         """Keep and send w_i."""
