@@ -1,0 +1,271 @@
+"""What goes wrong between machines, and what is made of it: one line in the log, and the right numbers."""
+
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from idiolect.core import tree
+from idiolect.errors import UserError
+from idiolect.silo.asking import Unreachable
+from idiolect.silo.coordinator import coordinate
+from idiolect.silo.limits import Limits
+from idiolect.silo.service import Silo
+from idiolect.silo.serving import ServeFolder
+from idiolect.silo.wire import pack, unpack
+from silo.problem import (
+    SILOS,
+    Direct,
+    assert_same,
+    config,
+    deployed,
+    own_rows,
+    silos_in,
+    simulate,
+)
+
+APFL = {"name": "apfl", "local_steps": 2}
+FAST = {"answer_seconds": 1, "patience_seconds": 1}
+
+
+class Meddling(Direct):
+    """A link that changes what silo `west` answers to its work in one round."""
+
+    def __init__(
+        self, silos: Mapping[str, Silo], change: Callable[[bytes], list[bytes | Unreachable]]
+    ) -> None:
+        super().__init__(silos)
+        self.change = change
+
+    def ask(self, requests: Mapping[str, bytes], seconds: float) -> Iterator[tuple[str, bytes | Unreachable]]:
+        for name, message in requests.items():
+            answer = self.silos[name].answer(message)
+            header = unpack(message).header
+            meddle = name == "west" and header["ask"] == "work" and header["round"] == 1
+            for reply in self.change(answer) if meddle else [answer]:
+                yield name, reply
+
+
+def with_upload(answer: bytes, change: Callable[[Any], Any]) -> bytes:
+    header, trees = unpack(answer)
+    return pack(header, {"upload": change(trees["upload"])})
+
+
+def with_header(answer: bytes, **changes: Any) -> bytes:
+    header, trees = unpack(answer)
+    return pack({**header, **changes}, trees)
+
+
+def narrower(upload: Any) -> Any:
+    return tree.map_tree(lambda leaf: leaf[..., :1], upload)
+
+
+BAD_ANSWERS = {
+    "NaN": (lambda a: [with_upload(a, lambda u: tree.scale(u, torch.nan))], "NaN or infinite"),
+    "infinite": (lambda a: [with_upload(a, lambda u: tree.scale(u, torch.inf))], "NaN or infinite"),
+    "shapes": (lambda a: [with_upload(a, narrower)], "another structure, shape or type"),
+    "precision": (
+        lambda a: [with_upload(a, lambda u: tree.map_tree(torch.Tensor.float, u))],
+        "another structure, shape or type",
+    ),
+    "wrong round": (lambda a: [with_header(a, round=0)], "answered for round=0 instead of 1"),
+    "wrong request": (lambda a: [with_header(a, request="x")], "answered another request"),
+    "unreadable": (lambda a: [b"\x08" + a[1:]], "cannot be read"),
+    "too large": (
+        lambda a: [with_upload(a, lambda u: tree.map_tree(lambda x: torch.zeros(2**17), u))],
+        "larger than the",
+    ),
+    "foreign class": (
+        lambda a: [a.replace(b"idiolect.methods.apfl:Up", b"subprocess.really::Popen")],
+        "is not part of",
+    ),
+    "lost": (lambda a: [Unreachable("no answer within 1 seconds")], "no answer within 1 seconds"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_ANSWERS)
+def test_a_bad_answer_is_left_out_with_one_line(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The run equals one in which that reply was lost on its way."""
+    change, line = BAD_ANSWERS[kind]
+    options = {"minimum_replies": 2, "most_megabytes": 0.5, **FAST}
+    folder = ServeFolder.create(tmp_path / "run", deployed(config(APFL), tmp_path, **options))
+    with caplog.at_level(logging.WARNING, logger="idiolect.silo"):
+        coordinate(folder, Meddling(silos_in(tmp_path / "silos"), change))
+    assert caplog.text.count(line) == 1
+    simulation = simulate(config(APFL))
+    simulation.plan = LostOnce(simulation.plan)
+    simulation.play(3)
+    saved = folder.checkpoint()
+    assert saved is not None
+    assert_same(saved[1], simulation.server)
+
+
+class LostOnce:
+    """The plan of a simulation in which west's reply is lost in round 1."""
+
+    def __init__(self, plan: Any) -> None:
+        self.plan = plan
+        self.present = plan.present
+
+    def cohort(self, seed: int, round_number: int, sizes: torch.Tensor) -> Any:
+        cohort = self.plan.cohort(seed, round_number, sizes)
+        if round_number == 1:
+            cohort.replied[SILOS.index("west")] = False
+        return cohort
+
+
+def test_an_answer_that_comes_twice_counts_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = ServeFolder.create(tmp_path / "run", deployed(config(APFL), tmp_path))
+    with caplog.at_level(logging.WARNING, logger="idiolect.silo"):
+        coordinate(folder, Meddling(silos_in(tmp_path / "silos"), lambda answer: [answer, answer]))
+    assert caplog.text.count("answered twice") == 1
+    saved = folder.checkpoint()
+    assert saved is not None
+    assert_same(saved[1], simulate(config(APFL)).play(3).server)
+
+
+def test_below_the_minimum_the_silo_is_asked_again_and_nothing_is_done_twice(tmp_path: Path) -> None:
+    """The first answer is lost after the work was done; the second equals it."""
+    tries: list[bytes] = []
+
+    def lost_once(answer: bytes) -> list[bytes | Unreachable]:
+        tries.append(answer)
+        return [answer] if len(tries) > 1 else [Unreachable("gone")]
+
+    settings = deployed(config(APFL), tmp_path)
+    folder = ServeFolder.create(tmp_path / "run", settings)
+    silos = silos_in(tmp_path / "silos")
+    coordinate(folder, Meddling(silos, lost_once))
+    simulation = simulate(config(APFL)).play(3)
+    saved = folder.checkpoint()
+    assert saved is not None
+    assert_same(saved[1], simulation.server)
+    assert_same(silos["west"]._vault(folder.run_name).latest(), tree.row(simulation.clients(), 2))
+
+
+def test_too_few_answers_stop_the_run_and_resuming_gives_the_undisturbed_models(tmp_path: Path) -> None:
+    """Coordinator and silos start anew from their folders, as after a crash of both."""
+    folder = ServeFolder.create(tmp_path / "run", deployed(config(APFL, rounds=4), tmp_path, **FAST))
+    gone = Meddling(silos_in(tmp_path / "silos"), lambda answer: [Unreachable("gone")])
+    with pytest.raises(UserError, match="2 of 3 silos gave a usable answer and at least 3 are needed"):
+        coordinate(folder, gone)
+    silos = silos_in(tmp_path / "silos")
+    metrics = coordinate(ServeFolder(tmp_path / "run"), Direct(silos))
+    simulation = simulate(config(APFL, rounds=4)).play(4)
+    saved = ServeFolder(tmp_path / "run").checkpoint()
+    assert saved is not None
+    assert_same(saved[1], simulation.server)
+    for number, name in enumerate(SILOS):
+        assert_same(silos[name]._vault(folder.run_name).latest(), tree.row(simulation.clients(), number))
+    assert sorted(metrics["round"].unique()) == [0, 2, 4]
+
+
+REFUSALS = {
+    "method": (
+        {"limits": Limits(methods=("fedavg",))},
+        "method=apfl is not admitted here; admitted are fedavg",
+    ),
+    "rounds": ({"limits": Limits(rounds=2)}, "rounds=3 is more than the 2 that are admitted here"),
+    "size": ({"limits": Limits(megabytes=0.001)}, "is larger than the 1048 that are admitted"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSALS)
+def test_a_silo_refuses_what_is_outside_of_its_limits(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options, line = REFUSALS[kind]
+    folder = ServeFolder.create(tmp_path / "run", deployed(config(APFL), tmp_path, **FAST))
+    silos = silos_in(tmp_path / "silos") | {"west": Silo("west", own_rows("west"), tmp_path / "w", **options)}
+    with (
+        pytest.raises(UserError, match="2 of 3 silos"),
+        caplog.at_level(logging.WARNING, logger="idiolect.silo"),
+    ):
+        coordinate(folder, Direct(silos))
+    assert re.search(f"west: refused: .*{line}", caplog.text)
+
+
+def test_more_steps_than_admitted_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = ServeFolder.create(tmp_path / "run", deployed(config(APFL), tmp_path, **FAST))
+    silos = silos_in(tmp_path / "silos", limits=Limits(steps=1))
+    with (
+        pytest.raises(UserError, match="0 of 3 silos"),
+        caplog.at_level(logging.WARNING, logger="idiolect.silo"),
+    ):
+        coordinate(folder, Direct(silos))
+    assert "north: refused: 2 local steps are more than the 1 that are admitted here" in caplog.text
+
+
+def test_an_altered_configuration_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The coordinator's folder is changed after the silos agreed."""
+    folder = ServeFolder.create(tmp_path / "run", deployed(config(APFL), tmp_path, **FAST))
+    silos = silos_in(tmp_path / "silos")
+    coordinate(folder, Direct(silos))
+    path = tmp_path / "run" / "serve.json"
+    path.write_text(path.read_text().replace('"local_steps": 2', '"local_steps": 3'))
+    with (
+        pytest.raises(UserError, match="0 of 3 silos"),
+        caplog.at_level(logging.WARNING, logger="idiolect.silo"),
+    ):
+        coordinate(ServeFolder(tmp_path / "run"), Direct(silos))
+    assert "was agreed with another config; an altered configuration needs a new run" in caplog.text
+
+
+COLUMNS = {
+    "missing": (lambda t: t.drop(columns="dose"), "missing: dose"),
+    "extra": (lambda t: t.assign(phone=1), "not agreed: phone"),
+    "class": (lambda t: t.replace("worse", "bad"), "holds 'bad'; the agreed classes are better, same, worse"),
+}
+
+
+@pytest.mark.parametrize("kind", COLUMNS)
+def test_a_table_that_differs_is_refused_before_any_training(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    change, line = COLUMNS[kind]
+    folder = ServeFolder.create(tmp_path / "run", deployed(config(APFL), tmp_path, **FAST))
+    silos = silos_in(tmp_path / "silos") | {"west": Silo("west", change(own_rows("west")), tmp_path / "w")}
+    with (
+        pytest.raises(UserError, match="2 of 3 silos"),
+        caplog.at_level(logging.WARNING, logger="idiolect.silo"),
+    ):
+        coordinate(folder, Direct(silos))
+    assert line in caplog.text
+    assert folder.checkpoint() is None
+
+
+def test_a_silo_can_keep_its_metrics(tmp_path: Path) -> None:
+    folder = ServeFolder.create(tmp_path / "run", deployed(config(APFL), tmp_path))
+    metrics = coordinate(folder, Direct(silos_in(tmp_path / "silos", shares_metrics=False)))
+    assert metrics.empty
+
+
+def test_no_silo_is_told_of_anothers_model(tmp_path: Path) -> None:
+    """PERM's server holds everybody's model; each silo gets its own row of them only."""
+    seen: dict[str, Any] = {}
+
+    class Watching(Direct):
+        def ask(
+            self, requests: Mapping[str, bytes], seconds: float
+        ) -> Iterator[tuple[str, bytes | Unreachable]]:
+            for name, message in requests.items():
+                if unpack(message).header["ask"] == "evaluate":
+                    seen[name] = unpack(message)
+            return super().ask(requests, seconds)
+
+    folder = ServeFolder.create(
+        tmp_path / "run", deployed(config({"name": "perm", "local_steps": 2}), tmp_path)
+    )
+    coordinate(folder, Watching(silos_in(tmp_path / "silos")))
+    saved = folder.checkpoint()
+    assert saved is not None
+    for number, name in enumerate(SILOS):
+        header, trees = seen[name]
+        assert_same(trees["server"].v, tree.row(saved[1].v, number))
+        assert all(note["row"] in (number, None) for note in header["absent"].values())

@@ -1,0 +1,56 @@
+"""Silos behind the wire compute what one process computes: models, states and metrics."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from idiolect.core import tree
+from idiolect.evaluation.metrics import evaluate
+from idiolect.silo.coordinator import coordinate
+from idiolect.silo.serving import ServeFolder
+from silo.problem import (
+    SILOS,
+    Direct,
+    assert_same,
+    assert_same_metrics,
+    config,
+    deployed,
+    silos_in,
+    simulate,
+)
+
+METHODS = [
+    {"name": "fedavg", "local_steps": {"epochs": 1}, "weighting": "samples"},
+    {"name": "apfl", "local_steps": 3},
+    {"name": "additive"},
+    {"name": "efl", "keep": 0.25, "exclude_self": True},
+    {"name": "pfedkm"},
+    {"name": "perm", "local_steps": 2},
+    {"name": "drfa"},
+    {"name": "scaffold"},
+]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: str(method["name"]))
+def test_a_deployment_equals_a_simulation(method: dict[str, object], tmp_path: Path) -> None:
+    settings = config(method)
+    folder = ServeFolder.create(tmp_path / "run", deployed(settings, tmp_path))
+    silos = silos_in(tmp_path / "silos")
+    metrics = coordinate(folder, Direct(silos))
+
+    simulation = simulate(settings)
+    expected = [evaluate(simulation)]
+    for round_number in range(1, 4):
+        simulation.advance()
+        if round_number in (2, 3):
+            expected.append(evaluate(simulation))
+
+    assert_same_metrics(metrics, pd.concat(expected))
+    saved = folder.checkpoint()
+    assert saved is not None
+    assert_same(saved[1], simulation.server)
+    for number, name in enumerate(SILOS):
+        vault = silos[name]._vault(folder.run_name)
+        assert_same(vault.latest(), tree.row(simulation.clients(), number))
+        assert_same(vault.models()[0], simulation.predictor(number))
