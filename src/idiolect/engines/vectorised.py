@@ -234,7 +234,7 @@ class _Replies:
 def chunk_size(module: nn.Module) -> int:
     """How many clients are worked on at once."""
     if any(isinstance(layer, nn.modules.conv._ConvNd) for layer in module.modules()):
-        return 1  # for a stack of models it would be a grouped convolution, which is slower than one by one
+        return 1  # for a stack of models it would be a grouped convolution, no faster than one by one
     size = sum(p.numel() * p.element_size() for p in module.parameters())
     return max(1, min(MOST_CLIENTS, CHUNK_BYTES // size))
 
