@@ -32,7 +32,7 @@ from idiolect.runs.checks import build
 from idiolect.runs.folder import client_table
 from idiolect.runs.loop import Pace, play_rounds
 from idiolect.runs.personal import PersonalModel, as_module, client_number
-from idiolect.runs.tables import TableName, join
+from idiolect.runs.tables import TABLES, TableName, join
 from idiolect.runs.train import summarise_run
 from idiolect.simulation import EngineName, Simulation
 
@@ -96,6 +96,7 @@ class Result:
         self.simulation = simulation
         self.metrics = memory.metrics()
         self.rounds = memory.table("rounds")
+        self.traffic = memory.table("traffic")
         self.diagnostics = memory.table("diagnostics")
         clients = client_table(simulation.federation).set_index("client")
         kinds = simulation.method.kinds
@@ -140,7 +141,7 @@ class _Memory:
     """Keeps the tables, and the state with the best validation score."""
 
     def __init__(self) -> None:
-        self.parts: dict[TableName, list[pd.DataFrame]] = {"metrics": [], "rounds": [], "diagnostics": []}
+        self.parts: dict[TableName, list[pd.DataFrame]] = {name: [] for name in TABLES}
         self.chosen: tuple[int, ServerState, ClientState] | None = None
 
     def metrics(self) -> pd.DataFrame:

@@ -34,7 +34,7 @@ def print_run(folder: RunFolder) -> None:
     )
     if summary["diverged"]:
         print(f"diverged: {', '.join(summary['diverged'])}; try a smaller learning rate, such as lr=0.01")
-    print(f"traffic: {megabytes(summary['up_bits'])} up, {megabytes(summary['down_bits'])} down")
+    print(f"traffic: {amount(summary['up_bits'])} up, {amount(summary['down_bits'])} down")
     print(f"run: {folder.path}")
 
 
@@ -53,7 +53,7 @@ def print_comparison(table: pd.DataFrame, data: str) -> None:
                 _gain(row, "alone"),
                 _gain(row, "shared"),
                 f"{row['round']:.0f}",
-                megabytes(row["up_bits"]),
+                amount(row["up_bits"]),
             ]
         )
     title = (
@@ -63,9 +63,9 @@ def print_comparison(table: pd.DataFrame, data: str) -> None:
     print_table(title, columns, rows)
 
 
-def megabytes(bits: float) -> str:
+def amount(bits: float) -> str:
     """A number of bits for people."""
-    return f"{bits / 8e6:.2f} MB"
+    return f"{bits / 8e6:.2f} MB" if bits == 0 or bits >= 8e5 else f"{bits / 8e3:.1f} kB"
 
 
 def _value(value: float, metric: str) -> str:

@@ -23,6 +23,7 @@ class Evidence:
     table: pd.DataFrame  # a row for each model: what `idiolect compare` prints
     curves: pd.DataFrame  # model, round, megabytes, value: means over clients and seeds
     clients: pd.DataFrame  # a row for each client, a column for each model; means over seeds
+    traffic: pd.DataFrame  # method, direction, part, megabytes of a whole run; means over seeds
     metric: str
     part: str
 
@@ -65,4 +66,15 @@ def gather(folders: Sequence[Path]) -> Evidence:
     per_client = pd.concat(clients).pivot_table(
         index="client", columns="model", values="value", aggfunc="mean", sort=False
     )
-    return Evidence(runs, tabulate(runs), together.reset_index(), per_client, metric, summaries[0]["part"])
+    return Evidence(
+        runs, tabulate(runs), together.reset_index(), per_client, _traffic(runs), metric, summaries[0]["part"]
+    )
+
+
+def _traffic(runs: Sequence[RunFolder]) -> pd.DataFrame:
+    tables = [
+        run.traffic().assign(method=run.config.method["name"], run=place) for place, run in enumerate(runs)
+    ]
+    by_run = pd.concat(tables).groupby(["method", "direction", "part", "run"], sort=False)["bits"].sum()
+    megabytes = by_run.groupby(["method", "direction", "part"], sort=False).mean() / BITS_PER_MEGABYTE
+    return megabytes.rename("megabytes").reset_index()

@@ -21,7 +21,7 @@ def build_simulation(config: RunConfig, federation: Federation) -> Simulation:
     options = dict(config.model)
     model = build_model(options.pop("name"), federation, seed=config.seed, **options)
     return Simulation(
-        build_method(config.method),
+        config.codec.wrap(build_method(config.method)),
         model,
         federation,
         plan=config.participation.bind(federation.names),

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from idiolect.codecs.config import CodecConfig
 from idiolect.core.hyper import STRICT
 from idiolect.core.method import Method
 from idiolect.data.catalogue import LOADERS
@@ -53,6 +54,7 @@ class RunConfig:
     participation: Participation = Field(
         default_factory=Participation, description="who takes part, and how much work each completes"
     )
+    codec: CodecConfig = Field(default_factory=CodecConfig, description="what compresses the messages")
     rounds: WholeNumber = Field(default=50, ge=1, description="rounds of communication")
     seed: WholeNumber = Field(default=0, ge=0, lt=2**63, description="of splits, initial models and batches")
     batch_size: Annotated[WholeNumber, Field(ge=1)] | Literal["all"] = Field(
@@ -111,6 +113,7 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
     settings = merge(settings, {"method": spelled_out(kind, settings["method"])})
     settings = merge(defaults_for(settings["data"]["name"], kind), settings)
     config = build(RunConfig, _with_sections(settings), "")
+    config.codec.wrap(build_method(config.method))  # says whether the codec suits the method
     return replace(
         config,
         method={"name": kind.name, **dump(build_method(config.method))},
@@ -129,6 +132,7 @@ def _with_sections(settings: Settings) -> Settings:
     """The settings with their small sections built, so that messages name the section."""
     sections = {
         "participation": Participation,
+        "codec": CodecConfig,
         "evaluation": EvaluationSettings,
         "checkpoint": CheckpointSettings,
     }

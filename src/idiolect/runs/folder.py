@@ -5,6 +5,7 @@
     clients.parquet     client, train, validation, test: rows of each client
     metrics.parquet     round, client, kind, part, metric, value
     rounds.parquet      round, down_bits, up_bits
+    traffic.parquet     round, client, direction, part, bits: by the named parts of the messages
     diagnostics.parquet round, name, index, value: what the method tells about itself
     summary.json        the reported numbers; its presence says that the run is finished
     checkpoints/        the last saved state (see `checkpoint.py`)
@@ -99,6 +100,10 @@ class RunFolder:
     def rounds(self) -> pd.DataFrame:
         """Bits of every round."""
         return self._table("rounds")
+
+    def traffic(self) -> pd.DataFrame:
+        """Bits of every round, client, direction and named part of the messages."""
+        return self._table("traffic")
 
     def diagnostics(self) -> pd.DataFrame:
         """What the method tells about itself."""

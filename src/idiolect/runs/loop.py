@@ -1,14 +1,14 @@
 """Rounds, evaluations and checkpoints in their order; who keeps and who watches them is a parameter."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pandas as pd
 
 from idiolect.engines.loop import RoundResult
 from idiolect.evaluation.metrics import evaluate, main_metric
 from idiolect.evaluation.summary import validation_scores
-from idiolect.runs.tables import TABLES, TableName
+from idiolect.runs.tables import TABLES, TYPES, TableName
 from idiolect.simulation import Simulation
 
 
@@ -59,7 +59,7 @@ def play_rounds(simulation: Simulation, pace: Pace, keeper: Keeper, watchers: Se
     and continued writes the same parts again.
     """
     best = _BestSoFar(simulation, keeper.metrics())
-    log = _RoundLog()
+    log = _RoundLog(simulation.federation.names)
 
     def look() -> None:
         metrics = evaluate(simulation)
@@ -108,20 +108,30 @@ class _BestSoFar:
 class _RoundLog:
     """Bits and diagnostics of the rounds since they were last kept."""
 
-    def __init__(self) -> None:
+    def __init__(self, clients: Sequence[str]) -> None:
+        self.clients = clients
         self.rounds: list[tuple[int, int, int]] = []
+        self.traffic: list[tuple[int, str, str, str, int]] = []
         self.diagnostics: list[tuple[int, str, int, float]] = []
 
     def add(self, result: RoundResult, round_number: int) -> None:
         self.rounds.append((round_number, int(result.down_bits.sum()), int(result.up_bits.sum())))
+        for direction, parts in (("down", result.down_parts), ("up", result.up_parts)):
+            for part, bits in parts.items():
+                for client, moved in zip(self.clients, bits.tolist(), strict=True):
+                    if moved:
+                        self.traffic.append((round_number, client, direction, part, moved))
         for name, value in result.info.items():
             for index, number in enumerate(value.reshape(-1).tolist()):
                 self.diagnostics.append((round_number, name, index, float(number)))
 
     def hand_over(self, keeper: Keeper, round_number: int) -> None:
-        keeper.add("rounds", round_number, pd.DataFrame(self.rounds, columns=list(TABLES["rounds"])))
-        diagnostics = pd.DataFrame(self.diagnostics, columns=list(TABLES["diagnostics"]))
-        # Without rows there is nothing to infer the types from.
-        types = {"round": "int64", "name": "str", "index": "int64", "value": "float64"}
-        keeper.add("diagnostics", round_number, diagnostics.astype(types))
-        self.rounds, self.diagnostics = [], []
+        keeper.add("rounds", round_number, _table("rounds", self.rounds))
+        keeper.add("traffic", round_number, _table("traffic", self.traffic))
+        keeper.add("diagnostics", round_number, _table("diagnostics", self.diagnostics))
+        self.rounds, self.traffic, self.diagnostics = [], [], []
+
+
+def _table(name: TableName, rows: Sequence[tuple[Any, ...]]) -> pd.DataFrame:
+    # Without rows there is nothing to infer the types from.
+    return pd.DataFrame(rows, columns=list(TABLES[name])).astype({c: TYPES[c] for c in TABLES[name]})

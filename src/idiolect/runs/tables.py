@@ -6,11 +6,25 @@ import pandas as pd
 
 from idiolect.evaluation.metrics import COLUMNS
 
-TableName = Literal["metrics", "rounds", "diagnostics"]
+TableName = Literal["metrics", "rounds", "traffic", "diagnostics"]
 TABLES: dict[TableName, tuple[str, ...]] = {
     "metrics": COLUMNS,
     "rounds": ("round", "down_bits", "up_bits"),
+    "traffic": ("round", "client", "direction", "part", "bits"),
     "diagnostics": ("round", "name", "index", "value"),
+}
+# Of the tables that may be empty.
+TYPES = {
+    "round": "int64",
+    "down_bits": "int64",
+    "up_bits": "int64",
+    "client": "str",
+    "direction": "str",
+    "part": "str",
+    "bits": "int64",
+    "name": "str",
+    "index": "int64",
+    "value": "float64",
 }
 
 
