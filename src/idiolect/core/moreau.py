@@ -3,6 +3,7 @@
 F(ω) = min_θ h(θ),   h(θ) = f(θ; batch) + (λ/2) |θ - ω|²,   ∇F(ω) = λ (ω - θ̂),   θ̂ = argmin h
 """
 
+import torch
 from torch import Tensor
 
 from idiolect.core import tree
@@ -21,12 +22,18 @@ def approach(
     rate: Tensor | float,
     tolerance: float | None,
 ) -> Params:
-    """θ after some steps θ <- θ - rate ∇h(θ) towards θ̂; it stands still once |∇h(θ)| <= tolerance."""
+    """θ after some steps θ <- θ - rate ∇h(θ) towards θ̂; it stands still once |∇h(θ)| <= tolerance.
+
+    Computed as a move to ω and a step on f, (1 - rate λ) θ + rate λ ω - rate ∇f(θ): the fewest passes over
+    the parameters, which for small batches cost more than the gradient itself.
+    """
+    pull = torch.as_tensor(rate * attraction, dtype=tree.scalar_of(theta).dtype)
     for _ in range(steps):
         slope = objective.gradient(theta, batch)
-        slope = tree.map_tree(lambda g, x, o: g + attraction * (x - o), slope, theta, omega)
-        moved = tree.step(theta, rate, slope)
+        pulled = tree.map_tree(lambda x, o: torch.lerp(x, o, pull), theta, omega)
+        moved = tree.step(pulled, rate, slope)
         if tolerance is not None:
+            slope = tree.map_tree(lambda g, x, o: g + attraction * (x - o), slope, theta, omega)
             moved = tree.where(tree.squared_norm(slope) <= tolerance**2, theta, moved)
         theta = moved
     return theta
