@@ -38,7 +38,7 @@ ROUNDS, EVERY, CLIENTS, ASKED = 200, 10, 100, 10
 SEEDS, CLASSES = (0, 1, 2), (10, 5, 2, 1)
 RATE, STEPS, BATCH = Constant(0.05), 10, 20
 KEPT = (None, 0.1, 0.3, 0.6)
-ELASTICITIES = (0.0, 1e-3, 1e-2, 1e-1, 1.0)
+ELASTICITIES = (0.0, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
 SLOW_WORK = 0.3
 
 
