@@ -24,8 +24,8 @@ from idiolect.methods.perm_two_stage import PERMTwoStage
 from idiolect.methods.pfedkm import PFedKM
 from idiolect.methods.pfedme import PFedMe
 from idiolect.methods.scaffold import Scaffold
-from idiolect.methods.vrl_sgd import VRLSGD
 from idiolect.methods.submodels import FederatedDropout, FedRolex, HeteroFL
+from idiolect.methods.vrl_sgd import VRLSGD
 
 METHODS: tuple[type[Method], ...] = (
     Local,

@@ -1,5 +1,7 @@
 """From a configuration to a simulation."""
 
+from pathlib import Path
+
 import torch
 
 from idiolect.data.catalogue import load
@@ -7,6 +9,7 @@ from idiolect.data.federation import Federation
 from idiolect.models import build_model
 from idiolect.runs.config import RunConfig, build_method
 from idiolect.simulation import Simulation
+from idiolect.store.disk import DiskStore
 
 
 def load_federation(config: RunConfig) -> Federation:
@@ -31,3 +34,9 @@ def build_simulation(config: RunConfig, federation: Federation) -> Simulation:
         dtype=torch.float64 if config.dtype == "float64" else torch.float32,
         engine=config.engine,
     )
+
+
+def place_states(simulation: Simulation, config: RunConfig, folder: Path) -> None:
+    """Keep the states of a fresh simulation's clients where the configuration says: in a run's folder."""
+    if config.store == "disk":
+        simulation.engine.setting.store = DiskStore(len(simulation.federation), folder / "states")

@@ -67,6 +67,9 @@ class RunConfig:
         discriminator="name",
         description="all clients at once, one by one, or ray",
     )
+    store: Literal["memory", "disk"] = Field(
+        default="memory", description="where client states are; disk for more clients than fit in memory"
+    )
     threads: WholeNumber = Field(
         default=1, ge=1, description="of torch; small models are fastest with one, and sums depend on it"
     )

@@ -10,6 +10,7 @@
     summary.json        the reported numbers; its presence says that the run is finished
     checkpoints/        the last saved state (see `checkpoint.py`)
     chosen/             the state of the round that is reported, chosen on validation rows
+    states/             the clients' states where the configuration says store: disk
     log.txt             what happened when
 
 Until a run is finished its tables are in parts, `parts/metrics-000005.parquet` and so on, each written at
@@ -134,6 +135,9 @@ class RunFolder:
         """Put a fresh simulation into the last saved state, if there is one."""
         remove_leftovers(self.path)
         if (checkpoint := newest_checkpoint(self.path / "checkpoints")) is not None:
+            # The chosen state first: a store on disk then knows that it must not overwrite it.
+            if (chosen := newest_checkpoint(self.path / "chosen")) is not None:
+                load_checkpoint(simulation, chosen)
             load_checkpoint(simulation, checkpoint)
 
     def restore_reported(self, simulation: Simulation) -> None:

@@ -63,7 +63,7 @@ def train_newcomers(
     """The newcomers' own simulation, after the exchange that the method has for them."""
     if steps is not None and (not isinstance(steps, int) or steps < 1):
         raise UserError(f"steps={steps} is not possible: it must be a whole number of at least 1")
-    alone = replace(config, participation=type(config.participation)())
+    alone = replace(config, participation=type(config.participation)(), store="memory")
     simulation = build_simulation(alone, federation)
     simulation.server = simulation.engine.setting.founding = trained.server
     simulation.round = trained.round

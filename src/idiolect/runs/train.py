@@ -11,7 +11,7 @@ from idiolect.core.task import Task
 from idiolect.errors import UserError
 from idiolect.evaluation.metrics import main_metric
 from idiolect.evaluation.summary import Choice, reported_part, reported_round, reported_values, summarise
-from idiolect.runs.build import build_simulation, load_federation
+from idiolect.runs.build import build_simulation, load_federation, place_states
 from idiolect.runs.config import RunConfig
 from idiolect.runs.folder import RunFolder, fingerprint
 from idiolect.runs.loop import Watcher, play_rounds
@@ -58,6 +58,7 @@ def reported_simulation(folder: RunFolder) -> Simulation:
     """The simulation in the state whose numbers are reported."""
     config = folder.config
     simulation = build_simulation(config, load_federation(config))
+    place_states(simulation, config, folder.path)
     folder.restore_reported(simulation)
     return simulation
 
@@ -103,6 +104,7 @@ def _play(
     folder: RunFolder, config: RunConfig, simulation: Simulation, watchers: Sequence[Watcher]
 ) -> RunFolder:
     torch.set_num_threads(config.threads)
+    place_states(simulation, config, folder.path)
     folder.restore(simulation)
     folder.log(f"{'started' if simulation.round == 0 else 'continued'} at round {simulation.round}")
     trackers = open_trackers(config.trackers, folder.path, simulation.round)

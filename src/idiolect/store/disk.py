@@ -2,9 +2,9 @@
 
 One file holds rows of equal size, one state each; an index in memory says which slot of the file holds a
 client's state. A new state never overwrites the old one: it goes to a free slot, and the index is changed.
-`save` writes the index only; the slots that the last two saved indices name are not free, so whatever
-happens after `save`, or while the folder of a checkpoint is being put in its place, the states of a
-checkpoint are all still there. Rows are read and written by file operations, not mapped, so that the
+`save` writes the index only; the slots that the last two indices saved in a place name are not free, so
+whatever happens after `save`, or while the folder of a checkpoint is being put in its place, the states of
+a checkpoint are all still there. Rows are read and written by file operations, not mapped, so that the
 process does not grow with the file.
 """
 
@@ -31,8 +31,8 @@ class DiskStore:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / _ROWS
         self.slots = torch.full((clients,), _NOWHERE)  # the slot of each client's state
-        self._saved = (self.slots.clone(), self.slots.clone())  # the last two saved, newest first
-        self._protected: set[int] = set()  # the slots that these two name
+        self._saved: dict[Path, list[Tensor]] = {}  # where checkpoints are: the last two saved, newest first
+        self._protected: set[int] = set()  # the slots that these name
         self._free: list[int] = []
         self._end = 0  # slots from here on have never been used
         self._layout: _Layout | None = None
@@ -71,8 +71,7 @@ class DiskStore:
         with clear_write_errors(self.path):
             os.fsync(self._file)
         write_tensors(folder / _INDEX, {"slots": self.slots, "row_bytes": torch.tensor(self._row_bytes)})
-        self._saved = (self.slots.clone(), self._saved[0])
-        self._find_free_slots()
+        self._protect(folder, self.slots.clone())
 
     def load(self, folder: Path, template: ClientState) -> None:
         """Go back to what `save` wrote there; `template` is any stacked state of the method."""
@@ -87,21 +86,25 @@ class DiskStore:
                     "put back the file that was beside it"
                 )
         self.slots = slots
-        self._saved = (slots.clone(), slots.clone())
-        self._find_free_slots()
+        self._protect(folder, slots.clone())
 
     @property
     def _row_bytes(self) -> int:
         return 0 if self._layout is None else self._layout.row_bytes
 
+    def _protect(self, folder: Path, slots: Tensor) -> None:
+        self._saved[folder.parent] = [slots, *self._saved.get(folder.parent, [])][:2]
+        self._find_free_slots()
+
     def _find_free_slots(self) -> None:
         """Slots that neither the present index nor the saved ones name, the lowest to be used first."""
-        used = torch.cat([self.slots, *self._saved]).unique()
+        saved = torch.cat([slots for pair in self._saved.values() for slots in pair])
+        used = torch.cat([self.slots, saved]).unique()
         self._end = int(used.max()) + 1
         free = torch.ones(self._end, dtype=torch.bool)
         free[used[used != _NOWHERE]] = False
         self._free = free.nonzero()[:, 0].flip(0).tolist()
-        self._protected = set(torch.cat(self._saved).tolist())
+        self._protected = set(saved.tolist())
 
     def _take_slot(self) -> int:
         if self._free:
