@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint bench clean
+.PHONY: help demo test test-slow test-distributed lint bench clean
 
 help: ## Show the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -29,6 +29,13 @@ test: $(VENV)/.dev ## Install what the tests need and run them all
 
 test-slow: $(VENV)/.dev ## The long tests: paper studies, large federations
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+$(VENV)/.distributed: $(VENV)/.dev
+	$(PIP) -e '.[dev,distributed]'
+	@touch $@
+
+test-distributed: $(VENV)/.distributed ## Ray actors, and silos on Flower as processes of their own (minutes)
+	timeout 1800 $(BIN)/python -m pytest -m distributed tests/distributed $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev ## Linters and type checks
 	$(BIN)/ruff check .

@@ -1,7 +1,7 @@
 """Flower's own programs as child processes of ours: started with care, ended with us."""
 
-import ctypes
 import os
+import re
 import secrets
 import signal
 import socket
@@ -33,13 +33,8 @@ class Child:
         self.folder.mkdir(parents=True, exist_ok=True)
         environment = {**os.environ, **QUIET, "FLWR_HOME": str(self.folder / "flower")}
         with self.log.open("ab") as output:
-            self.process = subprocess.Popen(
-                [str(path), *self.arguments],
-                stdout=output,
-                stderr=output,
-                env=environment,
-                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
-            )
+            command = [sys.executable, "-m", "idiolect.silo.launch", str(path), *self.arguments]
+            self.process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -56,24 +51,18 @@ class Child:
         return self.process.poll() is not None
 
     def last_words(self) -> str:
-        """The last line that it wrote."""
-        lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return lines[-1].strip() if lines else "no output"
+        """Why it ended: the last reason that it wrote, else its last line."""
+        text = self.log.read_text(encoding="utf-8", errors="replace").strip()
+        reasons = re.findall(r'details = "(.*)"$', text, re.MULTILINE)
+        if not reasons:
+            return text.splitlines()[-1].strip() if text else "no output"
+        told = re.search(r'"public_message": "([^"]*)"', reasons[-1])
+        return told.group(1) if told else reasons[-1]
 
 
 def end_properly_when_terminated() -> None:
     """Let a polite request to end (SIGTERM) end the children too."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-
-
-_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux's prctl.h
-_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-
-
-def _end_with_parent() -> None:
-    """In the child: end when the parent is killed, so that the next one is not taken for a double."""
-    if _libc is not None:
-        _libc.prctl(_PARENT_DEATH_SIGNAL, signal.SIGTERM)
 
 
 def free_port() -> int:

@@ -26,13 +26,16 @@ log = logging.getLogger(__name__)
 
 def run_silo(silo: Silo, server: str, keys: Path | None, folder: Path) -> None:
     """Answer the coordinator until interrupted; the SuperNode is started again when it ends."""
+    told = ""
     while True:
         address = f"{LOOPBACK}:{free_port()}"
         secret = secret_file(folder)
         with Child("flower-supernode", _arguments(server, keys, address, secret), folder) as child:
-            log.info("%s: connecting to %s", silo.name, server)
+            log.debug("%s: connecting to %s", silo.name, server)
             _answer_tasks(silo, address, secret.read_bytes(), child)
-        log.warning("%s: the connection ended (%s); trying again", silo.name, child.last_words())
+        if (reason := child.last_words()) != told:  # once, however often it is tried
+            log.warning("%s: no connection to %s (%s); trying again", silo.name, server, reason)
+            told = reason
         time.sleep(RESTART_SECONDS)
 
 

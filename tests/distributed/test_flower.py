@@ -1,0 +1,183 @@
+"""Three silos as processes, with TLS and keys, on Flower: the same numbers, and who is kept out."""
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+import pytest
+
+from distributed.deployment import joining, kill, started, wait_for
+from idiolect.core import tree
+from idiolect.evaluation.metrics import evaluate
+from idiolect.runs.settings import write_settings
+from idiolect.silo.keys import init_keys
+from idiolect.silo.offline import personal_model
+from idiolect.silo.processes import Child, free_port
+from idiolect.silo.serving import ServeFolder
+from idiolect.silo.vault import RunVault
+from idiolect.simulation import Simulation
+from silo.problem import SILOS, assert_same, assert_same_metrics, config, deployed, simulate
+
+pytestmark = pytest.mark.distributed
+
+METHODS = [
+    {"name": "fedavg", "local_steps": {"epochs": 1}, "weighting": "samples"},
+    {"name": "apfl", "local_steps": 3},
+    {"name": "additive"},
+    {"name": "efl", "keep": 0.25},
+    {"name": "pfedkm"},
+    {"name": "perm", "local_steps": 2},
+]
+
+
+class Deployment(NamedTuple):
+    folder: Path
+    address: str
+    link: Any
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """A SuperLink and three silos that stay for all tests of this file."""
+    from idiolect.silo.superlink import flower_link
+
+    folder = tmp_path_factory.mktemp("deployment")
+    address = f"127.0.0.1:{free_port()}"
+    init_keys(folder / "keys", "127.0.0.1", SILOS)
+    with ExitStack() as stack:
+        link = stack.enter_context(
+            flower_link(SILOS, address, folder / "keys" / "coordinator", folder / "link")
+        )
+        for name in SILOS:
+            stack.enter_context(started(folder, name, *joining(folder, name, address)))
+        wait_for(lambda: len(set(link.grid.get_node_ids())) == 3, 120, "three silos")
+        yield Deployment(folder, address, link)
+
+
+def played(settings: dict[str, Any], engine: Any, rounds: int) -> tuple[Simulation, pd.DataFrame]:
+    """A simulation after some rounds, with its metrics before and after."""
+    simulation = simulate(settings, engine)
+    before = evaluate(simulation)
+    simulation.play(rounds)
+    return simulation, pd.concat([before, evaluate(simulation)])
+
+
+def assert_same_models(folder: Path, run: str, simulation: Simulation) -> None:
+    """Every silo's state and models are those of the simulation's client."""
+    for number, name in enumerate(SILOS):
+        vault = RunVault(folder / "silo-state" / name / run)
+        assert_same(vault.latest(), tree.row(simulation.clients(), number))
+        assert_same(vault.models()[0], simulation.predictor(number))
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: str(method["name"]))
+def test_silos_on_flower_equal_the_other_engines(
+    deployment: Deployment, method: dict[str, Any], tmp_path: Path
+) -> None:
+    from idiolect.silo.coordinator import coordinate
+
+    settings = config(method, rounds=2)
+    folder = ServeFolder.create(tmp_path / "run", deployed(settings, tmp_path))
+    metrics = coordinate(folder, deployment.link)
+    saved = folder.checkpoint()
+    assert saved is not None
+    for engine in ("sequential", "vectorised"):
+        simulation, expected = played(settings, engine, 2)
+        assert_same_metrics(metrics, expected)
+        assert_same(saved[1], simulation.server)
+        assert_same_models(deployment.folder, folder.run_name, simulation)
+
+
+def test_strangers_are_kept_out(deployment: Deployment, tmp_path: Path) -> None:
+    """No key, a key that nobody registered, another authority, plain text: none of them gets in."""
+    known = set(deployment.link.grid.get_node_ids())
+    init_keys(tmp_path / "others", "127.0.0.1", ["stranger"])
+    own, others = deployment.folder / "keys" / "north", tmp_path / "others" / "stranger"
+    right_ca, other_ca = (
+        ["--root-certificates", str(own / "ca.pem")],
+        ["--root-certificates", str(others / "ca.pem")],
+    )
+    attempts = {
+        "no key": (right_ca, "All SuperNodes must be registered"),
+        "unregistered key": (
+            [*right_ca, "--auth-supernode-private-key", str(others / "silo.key")],
+            "Failed to activate SuperNode",
+        ),
+        "another authority": (
+            [*other_ca, "--auth-supernode-private-key", str(own / "silo.key")],
+            "certificate signature failure|certificate verify failed",
+        ),
+        "plain text": (["--insecure"], "Socket closed|Connection reset"),
+    }
+    with ExitStack() as stack:
+        children = {}
+        for label, (arguments, _) in attempts.items():
+            where = ["--superlink", deployment.address, "--isolation", "process", "--max-retries", "1"]
+            where += ["--clientappio-api-address", f"127.0.0.1:{free_port()}"]
+            child = Child("flower-supernode", [*where, *arguments], tmp_path / label.replace(" ", "-"))
+            children[label] = stack.enter_context(child)
+        wait_for(lambda: all(child.ended for child in children.values()), 120, "all strangers give up")
+        assert set(deployment.link.grid.get_node_ids()) == known
+    for label, (_, reason) in attempts.items():
+        assert re.search(reason, children[label].log.read_text()), f"{label}: another reason than expected"
+
+
+def test_killed_silos_and_coordinators_change_nothing(tmp_path: Path) -> None:
+    """A silo is killed and comes back, the coordinator is killed and resumed: models as if undisturbed."""
+    settings = config({"name": "apfl", "local_steps": 3}, rounds=6)
+    address = f"127.0.0.1:{free_port()}"
+    init_keys(tmp_path / "keys", "127.0.0.1", SILOS)
+    deployed(settings, tmp_path)  # writes the schema
+    (tmp_path / "my.yaml").write_text(
+        write_settings({**settings, "silos": list(SILOS), "schema": "schema.json"})
+    )
+    keys = ["--keys", "keys/coordinator", "--listen", address]
+
+    def saved_round() -> int:
+        path = tmp_path / "served" / "checkpoint.safetensors"
+        saved = ServeFolder(tmp_path / "served").checkpoint() if path.is_file() else None
+        return 0 if saved is None else saved[0]
+
+    with ExitStack() as silos:
+        serve = silos.enter_context(started(tmp_path, "serve", "serve", "my.yaml", *keys, "--out", "served"))
+        running = {
+            name: silos.enter_context(started(tmp_path, name, *joining(tmp_path, name, address)))
+            for name in SILOS
+        }
+        wait_for(lambda: saved_round() >= 2, 180, "two rounds")
+        kill(running["south"])
+        time.sleep(1)
+        silos.enter_context(started(tmp_path, "south", *joining(tmp_path, "south", address)))
+        wait_for(lambda: saved_round() >= 4, 240, "two rounds with the silo that came back")
+        kill(serve)
+        resumed = silos.enter_context(started(tmp_path, "resumed", "serve", "--resume", "served", *keys))
+        wait_for(lambda: resumed.poll() is not None, 240, "the resumed run")
+        assert resumed.returncode == 0, (tmp_path / "resumed.log").read_text()
+
+    folder = ServeFolder(tmp_path / "served")
+    simulation = simulate(settings).play(6)
+    saved = folder.checkpoint()
+    assert saved is not None
+    assert saved[0] == 6
+    assert_same(saved[1], simulation.server)
+    assert_same_models(tmp_path, folder.run_name, simulation)
+    log = (tmp_path / "served" / "log.txt").read_text()
+    assert "asking again: south" in log
+    assert "continued at round" in log
+    offline = personal_model(tmp_path / "silo-state" / "south")
+    frame = pd.read_csv(tmp_path / "south.csv")
+    assert list(offline.predict(frame)) == expected_predictions(simulation, frame)
+
+
+def expected_predictions(simulation: Simulation, frame: pd.DataFrame) -> list[str]:
+    """South's predictions by the simulation's own model."""
+    preprocessing = simulation.federation.preprocessing
+    assert preprocessing is not None
+    objective = simulation.engine.setting.objective
+    model = simulation.predictor(SILOS.index("south"))["personal"]
+    classes = objective.predict(model, preprocessing.transform(frame).double()).argmax(-1)
+    return [preprocessing.class_names[c] for c in classes.tolist()]
