@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -100,7 +101,7 @@ class Schema:
     def _targets(self, column: pd.Series) -> Tensor:
         classes = self.preprocessing.class_names
         if not classes:
-            numbers = torch.as_tensor(as_numbers(column).to_numpy(), dtype=torch.float32)[:, None]
+            numbers = torch.tensor(as_numbers(column).to_numpy(np.float32))[:, None]
             return (numbers - self.preprocessing.target_mean) / self.preprocessing.target_scale
         texts = as_text(column)
         if unknown := sorted(set(texts) - set(classes)):

@@ -187,12 +187,15 @@ class Silo:
     def answer(self, message: bytes) -> bytes:
         """The reply to a request; a refusal is a reply too."""
         try:
-            packet = unpack(message, self.limits.most_bytes)
-            return self._answer(packet)
+            return self._answer(unpack(message, self.limits.most_bytes))
         except UserError as error:
             sentence = " ".join(str(error).split())
             log.warning("refused: %s", sentence)
-            return pack({"refused": sentence})
+        except Exception as error:
+            # Whatever a message makes go wrong, the silo stays; what it was is in its own log.
+            sentence = f"the message made {type(error).__name__}"
+            log.exception("refused: %s", sentence)
+        return pack({"refused": sentence})
 
     def _answer(self, packet: Packet) -> bytes:
         header = packet.header

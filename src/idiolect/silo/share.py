@@ -4,6 +4,7 @@ A part of the state is needed if the models of the client change to NaN when the
 one row for each client and the client's own row is enough, only that row is sent.
 """
 
+import math
 from typing import Any, Literal
 
 import torch
@@ -12,7 +13,9 @@ from torch import Tensor
 from idiolect.core import tree
 from idiolect.core.method import ClientState, Method, ServerState, Site
 from idiolect.core.tree import Tree
+from idiolect.errors import UserError
 
+MOST_NUMBERS = 2**31  # that a few bytes of a message may make a silo allocate
 Need = Literal["whole", "row", "nothing"]
 
 
@@ -56,6 +59,8 @@ def filled_in(server: Tree, absent: dict[str, Any]) -> ServerState:
     named = tree.to_named(server)
     for name, note in absent.items():
         sent = named[name]
+        if math.prod(note["shape"]) > MOST_NUMBERS:
+            raise UserError(f"a server state with a part of shape {note['shape']} is not admitted")
         named[name] = sent.new_full(note["shape"], torch.nan)
         if note["row"] is not None:
             named[name][note["row"]] = sent

@@ -1,0 +1,129 @@
+"""Keys, commands and off-line use: what they make, and what they refuse in one sentence."""
+
+import stat
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from idiolect.cli import app
+from idiolect.errors import UserError
+from idiolect.runs.settings import write_settings
+from idiolect.silo.coordinator import coordinate
+from idiolect.silo.serving import ServeFolder, serve_settings
+from silo.problem import SILOS, Direct, config, deployed, own_rows, silos_in, simulate
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, list(arguments))
+    return result.exit_code, result.output
+
+
+def test_keys_are_made_for_everybody_and_secrets_are_secret(tmp_path: Path) -> None:
+    code, text = run("silo", "init", "a", "b", "--host", "fl.example.org", "--out", str(tmp_path / "keys"))
+    assert code == 0
+    assert "idiolect join --server fl.example.org:9092 --name a --keys a --data my.csv" in text
+    assert f"idiolect serve my.yaml --keys {tmp_path / 'keys'}/coordinator" in text
+    for secret in ("authority.key", "coordinator/server.key", "a/silo.key", "b/silo.key"):
+        mode = (tmp_path / "keys" / secret).stat().st_mode
+        assert stat.S_IMODE(mode) == 0o600
+    assert not (tmp_path / "keys" / "a" / "server.key").exists()
+    code, text = run("silo", "init", "a", "--host", "x", "--out", str(tmp_path / "keys"))
+    assert (code, "never overwritten" in text) == (2, True)
+
+
+JOIN = ("join", "--name", "west", "--data", "x.csv")
+REFUSED = [
+    (("silo", "init", "../a", "--host", "x"), "silo '../a' is not possible"),
+    ((*JOIN, "--server", "fl.example.org:9092"), "--keys is missing"),
+    ((*JOIN, "--server", "fl.example.org:9092", "--insecure"), "--insecure works on loopback only"),
+    ((*JOIN, "--server", "fl.example.org", "--keys", "k"), "is not an address; give it as host:port"),
+    ((*JOIN, "--server", "127.0.0.1:1", "--insecure", "--keys", "k"), "exclude each other"),
+    ((*JOIN, "--server", "127.0.0.1:1", "--insecure"), "there is no file 'x.csv'"),
+    (("serve", "--keys", "k"), "give a YAML file"),
+    (("serve", "my.yaml", "--keys", "k"), "'my.yaml' is neither a setting"),
+    (("serve", "my.yaml", "--insecure"), "--insecure works on loopback only, not on 0.0.0.0"),
+    (("serve", "--keys", "k", "--resume", "nowhere"), "is not the folder of an `idiolect serve` run"),
+    (("silo", "predict", "--state", "nowhere", "--data", "x.csv"), "holds no run of this silo"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), REFUSED, ids=lambda value: str(value)[-40:])
+def test_mistakes_are_told_in_one_line(arguments: tuple[str, ...], sentence: str) -> None:
+    code, text = run(*arguments)
+    assert code == 2
+    assert sentence in " ".join(text.split())
+    assert len(text.strip().splitlines()) == 1
+
+
+SCHEMA = {"columns": {"age": {"mean": 1.0, "scale": 2.0}, "ward": {"categories": ["a", "b"]}}, "target": "y"}
+BAD_SETTINGS: list[tuple[dict[str, Any], str]] = [
+    ({"data": "vowels"}, "data is not a setting of `idiolect serve`"),
+    ({"silos": ["a"]}, "give two or more different names"),
+    ({"silos": ["a", "a"]}, "give two or more different names"),
+    ({"schema": "nowhere.json"}, "schema=nowhere.json is not a file"),
+    ({"schema": {"columns": {}}}, "schema must have columns and target"),
+    ({"schema": {**SCHEMA, "colour": 1}}, "schema.colour is not a setting"),
+    ({"schema": {**SCHEMA, "columns": {"age": {"men": 1}}}}, "schema.columns.age="),
+    ({"minimum_replies": 4}, "minimum_replies=4 is not possible: it must be from 1 to 2"),
+]
+
+
+@pytest.mark.parametrize(("changes", "sentence"), BAD_SETTINGS, ids=lambda value: str(value)[:30])
+def test_settings_of_a_coordinator_are_checked(
+    changes: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    good = {"method": {"name": "fedavg"}, "silos": ["a", "b"], "schema": SCHEMA}
+    assert serve_settings(good, tmp_path).silos == ("a", "b")
+    with pytest.raises(UserError, match=sentence.replace("?", r"\?")):
+        serve_settings({**good, **changes}, tmp_path)
+
+
+def test_a_schema_can_be_written_by_hand(tmp_path: Path) -> None:
+    settings = serve_settings({"method": {"name": "fedavg"}, "silos": ["a", "b"], "schema": SCHEMA}, tmp_path)
+    frame = pd.DataFrame({"age": [3.0, 1.0, 5.0], "ward": ["b", "a", "b"], "y": [0.5, 1.5, -1.0]})
+    federation = settings.schema.read(frame, "b", 1, 2)
+    assert federation.inputs.tolist() == [[1.0, 0.0, 1.0], [0.0, 1.0, 0.0], [2.0, 0.0, 1.0]]
+    assert federation.train.sizes.tolist() == [0, 1]
+    assert federation.task.kind == "regression"
+
+
+def test_a_silo_predicts_and_exports_off_line(tmp_path: Path) -> None:
+    """The file gives what the simulation's model of the same client gives."""
+    settings = config({"name": "apfl", "local_steps": 2}, rounds=2)
+    folder = ServeFolder.create(tmp_path / "run", deployed(settings, tmp_path))
+    coordinate(folder, Direct(silos_in(tmp_path / "state")))
+    frame = own_rows("south").drop(columns="outcome")
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    state = str(tmp_path / "state" / "south")
+    code, text = run("silo", "predict", "--state", state, "--data", str(tmp_path / "new.csv"))
+    assert code == 0
+
+    simulation = simulate(settings).play(2)
+    preprocessing = simulation.federation.preprocessing
+    assert preprocessing is not None
+    inputs = preprocessing.transform(frame).double()
+    model = simulation.predictor(SILOS.index("south"))["personal"]
+    outputs = simulation.engine.setting.objective.predict(model, inputs)
+    expected = [preprocessing.class_names[c] for c in outputs.argmax(-1).tolist()]
+    assert text.split() == ["outcome", *expected]
+
+    code, _ = run("silo", "export", "--state", state, "--to", str(tmp_path / "model.pt2"))
+    assert code == 0
+    exported = torch.export.load(tmp_path / "model.pt2").module()
+    torch.testing.assert_close(exported(inputs), outputs, rtol=1e-9, atol=1e-12)
+
+
+def test_the_yaml_of_a_coordinator_is_that_of_a_run(tmp_path: Path) -> None:
+    """`idiolect serve` reads the same sections as `idiolect run`, with silos and schema in place of data."""
+    from idiolect.silo.serving import read_serve_settings
+
+    (tmp_path / "my.yaml").write_text(
+        write_settings({"method": "apfl", "silos": ["a", "b"], "schema": SCHEMA, "rounds": 7, "lr": 0.3})
+    )
+    settings = read_serve_settings([str(tmp_path / "my.yaml"), "rounds=9"], tmp_path)
+    assert settings.config.rounds == 9
+    assert settings.config.method["learning_rate"] == {"name": "constant", "initial": 0.3}
