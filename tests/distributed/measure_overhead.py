@@ -3,18 +3,18 @@
 Run as `python tests/distributed/measure_overhead.py`; three silos, TLS and keys, a model of 40 numbers.
 """
 
-import io
 import os
 import statistics
 import sys
 import tempfile
 import time
-import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from flwr.cli.build import build_fab_from_files
 
 from distributed.deployment import joining, started, wait_for
 from idiolect.silo import superlink
@@ -82,11 +82,9 @@ def minimal(folder: Path) -> list[float]:
     link[1] = "subprocess"
     place = link.index("--superexec-auth-secret-file")
     del link[place : place + 2]
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as bundle:
-        bundle.writestr("pyproject.toml", PROJECT)
-        bundle.writestr("minimal.py", APP.replace("ROUNDS", str(ROUNDS)))
-    superlink._stub_bundle = buffer.getvalue  # type: ignore[assignment]
+    files = {"pyproject.toml": PROJECT.encode(), "minimal.py": APP.replace("ROUNDS", str(ROUNDS)).encode()}
+    bundle, _ = build_fab_from_files(files)
+    superlink._stub_bundle = lambda: bundle
     with ExitStack() as stack:
         child = stack.enter_context(Child("flower-superlink", link, folder / "link"))
         connection = superlink._Control(control, keys / "coordinator", child)
@@ -97,7 +95,7 @@ def minimal(folder: Path) -> list[float]:
             arguments += ["--clientappio-api-address", f"127.0.0.1:{free_port()}"]
             stack.enter_context(Child("flower-supernode", arguments, folder / name))
         connection.start_run()
-        wait_for(lambda: times.is_file() and len(times.read_text().splitlines()) == ROUNDS, 400, "all rounds")
+        wait_for(lambda: times.is_file() and len(times.read_text().splitlines()) == ROUNDS, 200, "all rounds")
     return [float(line) for line in times.read_text().splitlines()]
 
 

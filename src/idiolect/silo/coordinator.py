@@ -1,6 +1,7 @@
 """The coordinator's half: an engine whose clients are silos, and the rounds with checkpoints around it."""
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -162,18 +163,34 @@ def coordinate(folder: ServeFolder, link: Link) -> pd.DataFrame:
         metrics = [engine.evaluate(server, _present(plan, 0, settings), 0)]
         folder.write_metrics(metrics)
     for round_number in range(start, settings.config.rounds):
+        begun = time.monotonic()
         result = play_round(engine, plan, server, round_number)
         server = result.server
         done = round_number + 1
         folder.save(done, server, engine.roster.pending)
         folder.add_round(done, int(result.down_bits.sum()), int(result.up_bits.sum()))
-        log.info("round %d of %d", done, settings.config.rounds)
+        log.info(
+            "round %d of %d: %.1f s, %.1f kB down, %.1f kB up",
+            done,
+            settings.config.rounds,
+            time.monotonic() - begun,
+            int(result.down_bits.sum()) / 8e3,
+            int(result.up_bits.sum()) / 8e3,
+        )
         if done == settings.config.rounds or done % settings.config.evaluation.every == 0:
             metrics.append(engine.evaluate(server, _present(plan, round_number, settings), done))
             folder.write_metrics(metrics)
+            _log_metrics(metrics[-1])
     folder.finish()
     log.info("finished after round %d", settings.config.rounds)
     return pd.concat(metrics, ignore_index=True)
+
+
+def _log_metrics(metrics: pd.DataFrame) -> None:
+    """A line for each silo that shares its metrics."""
+    for name, own in metrics[metrics.part == "validation"].groupby("client", sort=False):
+        values = ", ".join(f"{row.kind} {row.metric} {row.value:.4g}" for row in own.itertuples())
+        log.info("%s: validation %s", name, values)
 
 
 def _present(plan: Any, round_number: int, settings: ServeSettings) -> Tensor:
