@@ -10,10 +10,12 @@ import torch
 from idiolect.core import tree
 from idiolect.core.method import Method
 from idiolect.engines.build import RayEngineChoice
+from idiolect.methods.additive import Additive
 from idiolect.methods.apfl import APFL
 from idiolect.methods.efl import EFL
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.perm import PERM
+from idiolect.methods.pfedkm import PFedKM
 from idiolect.participation.sampling import Uniform
 from idiolect.simulation import Simulation
 from idiolect.testing.problems import small_network, uneven_classification
@@ -24,6 +26,8 @@ METHODS = [
     FedAvg(local_steps={"epochs": 1}, weighting="samples"),
     APFL(local_steps=3),
     EFL(local_steps=2, keep=0.25),
+    Additive(local_steps=2),
+    PFedKM(),
     PERM(local_steps=2),
 ]
 

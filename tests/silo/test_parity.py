@@ -1,6 +1,7 @@
 """Silos behind the wire compute what one process computes: models, states and metrics."""
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -20,6 +21,7 @@ from silo.problem import (
     simulate,
 )
 
+CODEC = {"up": "ternary", "down": "ternary", "keep": 0.3}
 METHODS = [
     {"name": "fedavg", "local_steps": {"epochs": 1}, "weighting": "samples"},
     {"name": "apfl", "local_steps": 3},
@@ -34,7 +36,14 @@ METHODS = [
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: str(method["name"]))
 def test_a_deployment_equals_a_simulation(method: dict[str, object], tmp_path: Path) -> None:
-    settings = config(method)
+    assert_deployment_equals_simulation(config(method), tmp_path)
+
+
+def test_with_codecs_both_ways(tmp_path: Path) -> None:
+    assert_deployment_equals_simulation(config({"name": "apfl", "local_steps": 3}, codec=CODEC), tmp_path)
+
+
+def assert_deployment_equals_simulation(settings: dict[str, Any], tmp_path: Path) -> None:
     folder = ServeFolder.create(tmp_path / "run", deployed(settings, tmp_path))
     silos = silos_in(tmp_path / "silos")
     metrics = coordinate(folder, Direct(silos))

@@ -226,7 +226,7 @@ def _build(folder: ServeFolder, link: Link, rows: Mapping[str, int]) -> tuple[Si
     options = dict(config.model)
     module = build_model(options.pop("name"), federation, seed=config.seed, **options).to(dtype)
     objective = Objective(module, federation.task, config.weight_decay)
-    method = build_method(config.method)
+    method = config.codec.wrap(build_method(config.method))
     plan = config.participation.bind(settings.silos)
     population = Population(federation.train.sizes, plan.present(0, len(federation)))
     founding = method.server_init(objective.initial_params(), population, rng.key(config.seed, "server"))

@@ -20,6 +20,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from idiolect.codecs.config import CodecConfig
 from idiolect.core import tree
 from idiolect.core.method import ClientState, Cohort, Exchange, Method, Population, Site
 from idiolect.core.objective import Objective
@@ -29,6 +30,7 @@ from idiolect.engines.sequential import Sequential, Task
 from idiolect.errors import UserError
 from idiolect.evaluation.metrics import PARTS, row_metrics, rows_of
 from idiolect.models import build_model
+from idiolect.runs.checks import build
 from idiolect.runs.config import build_method
 from idiolect.silo.limits import Limits
 from idiolect.silo.schema import Schema
@@ -260,7 +262,7 @@ def build_setting(config: dict[str, Any], federation: Federation) -> tuple[Metho
     federation = federation.to(dtype)
     options = dict(config["model"])
     module = build_model(options.pop("name"), federation, seed=config["seed"], **options).to(dtype)
-    method = build_method(config["method"])
+    method = build(CodecConfig, config["codec"], "codec").wrap(build_method(config["method"]))
     setting = SiloSetting(
         method,
         Objective(module, federation.task, config["weight_decay"]),

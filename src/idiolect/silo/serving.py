@@ -28,7 +28,7 @@ from idiolect.store.files import read_json, read_parquet, write_bytes, write_jso
 FORMAT = "idiolect-serve-1"
 _OWN = ("silos", "schema", "minimum_replies", "answer_seconds", "patience_seconds", "most_megabytes")
 # What decides the numbers at a silo; everything else stays with the coordinator.
-_SHARED = ("method", "model", "rounds", "seed", "batch_size", "weight_decay", "dtype")
+_SHARED = ("method", "codec", "model", "rounds", "seed", "batch_size", "weight_decay", "dtype")
 
 
 @dataclass(frozen=True)
