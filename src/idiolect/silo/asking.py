@@ -59,7 +59,6 @@ def ask_all(
     requests: Mapping[str, Request],
     patience: Patience,
     minimum: int,
-    usable: Callable[[str, Packet], None] = lambda name, packet: None,
 ) -> dict[str, Packet]:
     """Usable replies by name; at least `minimum`, or the run stops with a clear sentence."""
     replies: dict[str, Packet] = {}
@@ -74,9 +73,7 @@ def ask_all(
     give_up = time.monotonic() + patience.total_seconds
     while True:
         missing = {name: request for name, request in requests.items() if name not in replies.keys() | bad}
-        for name, packet in _once(link, missing, patience, bad, say):
-            usable(name, packet)
-            replies[name] = packet
+        replies.update(_once(link, missing, patience, bad, say))
         left = len(requests) - len(bad)
         if len(replies) >= minimum:
             for name in requests.keys() - replies.keys() - bad:
@@ -115,7 +112,10 @@ def _once(
             continue
         try:
             packet = unpack(message, int(patience.megabytes * 2**20))
-            _check(packet, requests[name], marks[name])
+            if packet.header.get("request", marks[name]) != marks[name]:
+                say(f"{name}: answered another request; ignored")
+                continue
+            _check(packet, requests[name])
         except UserError as error:
             say(f"{name}: {error}")
             bad.add(name)
@@ -124,13 +124,11 @@ def _once(
         yield name, packet
 
 
-def _check(packet: Packet, request: Request, mark: str) -> None:
+def _check(packet: Packet, request: Request) -> None:
     """Refuse what is not the answer to this request."""
     header = packet.header
     if "refused" in header:
         raise UserError(f"refused: {header['refused']}")
-    if header.get("request") != mark:
-        raise UserError("answered another request; ignored")
     for key in ("ask", "run", "round", "exchange"):
         if header.get(key) != request.header.get(key):
             raise UserError(f"answered for {key}={header.get(key)} instead of {request.header.get(key)}")

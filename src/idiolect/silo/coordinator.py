@@ -55,23 +55,21 @@ class Silos:
             traffic.record(traffic.down, here, exchange.down_bits(server, down, one.ids))
             down = tree.row(down, 0) if exchange.personal_down else down
             requests[self._name(int(one.ids))] = self._work(exchange, down, one)
-        packets: dict[str, Packet] = {}
-        if requests:
-            packets = ask_all(
-                self.link, requests, self.settings.patience, self.settings.minimum(len(requests))
-            )
-        answered = torch.tensor(
-            [self._name(number) in packets for number in cohort.ids.tolist()], dtype=torch.bool
-        )
-        for number in cohort.ids[answered].tolist():
+        minimum = self.settings.minimum(len(requests))
+        packets = ask_all(self.link, requests, self.settings.patience, minimum)
+        uploads, arrived = [], torch.zeros_like(cohort.replied)
+        for place, number in enumerate(cohort.ids.tolist()):
+            packet = packets.get(self._name(number))
+            if packet is None:
+                continue
             self.roster.settled(number)
-        arrived = cohort.select(cohort.replied & answered)
-        uploads = [packets[self._name(number)].trees["upload"] for number in arrived.ids.tolist()]
-        places = (cohort.replied & answered).nonzero()[:, 0]
-        for place, upload in zip(places, uploads, strict=True):
-            bits = exchange.up_bits(tree.stack([upload]), cohort.ids[place[None]])
-            traffic.record(traffic.up, place[None], bits)
-        return Outcome(combine(exchange, server, uploads, arrived), arrived, traffic, cohort.ids)
+            if cohort.replied[place]:
+                arrived[place] = True
+                uploads.append(packet.trees["upload"])
+                bits = exchange.up_bits(tree.stack(uploads[-1:]), cohort.ids[place : place + 1])
+                traffic.record(traffic.up, torch.tensor([place]), bits)
+        heard = cohort.select(arrived)
+        return Outcome(combine(exchange, server, uploads, heard), heard, traffic, cohort.ids)
 
     def survey(
         self, look: Callable[[ClientState, Site], Any], part: Rows, ids: Tensor, round_number: int
@@ -147,43 +145,50 @@ class Silos:
 
 def coordinate(folder: ServeFolder, link: Link) -> pd.DataFrame:
     """Greet the silos, play the rounds that are left, evaluate and save; returns all metrics."""
-    settings = folder.settings
+    config, silos = folder.settings.config, folder.settings.silos
+    engine, server, start = _begin(folder, link)
+    plan = config.participation.bind(silos)
+    metrics = folder.metrics(up_to=start)
+
+    def evaluate(done: int) -> None:
+        present = plan.present(max(done - 1, 0), len(silos)).nonzero()[:, 0]
+        metrics.append(engine.evaluate(server, present, done))
+        folder.write_metrics(metrics)
+        _log_metrics(metrics[-1])
+
+    def is_due(done: int) -> bool:
+        return done in (0, config.rounds) or done % config.evaluation.every == 0
+
+    log.info("%s at round %d", "started" if start == 0 else "continued", start)
+    if is_due(start) and not any(start in table["round"].values for table in metrics):
+        evaluate(start)
+    for round_number in range(start, config.rounds):
+        begun = time.monotonic()
+        result = play_round(engine, plan, server, round_number)
+        server, done = result.server, round_number + 1
+        folder.save(done, server, engine.roster.pending)
+        down_bits, up_bits = int(result.down_bits.sum()), int(result.up_bits.sum())
+        folder.add_round(done, down_bits, up_bits)
+        line = "round %d of %d: %.1f s, %.1f kB down, %.1f kB up"
+        log.info(line, done, config.rounds, time.monotonic() - begun, down_bits / 8e3, up_bits / 8e3)
+        if is_due(done):
+            evaluate(done)
+    folder.finish()
+    log.info("finished after round %d", config.rounds)
+    return pd.concat(metrics, ignore_index=True)
+
+
+def _begin(folder: ServeFolder, link: Link) -> tuple[Silos, ServerState, int]:
+    """The engine, the server and the round to go on with: the first, or the one after the checkpoint."""
     rows, known = _greet(folder, link)
     folder.remember_rows(rows)
     engine, server = _build(folder, link, rows)
-    plan = settings.config.participation.bind(settings.silos)
+    engine.roster.has_state = torch.tensor([known[name] for name in folder.settings.silos])
     checkpoint = folder.checkpoint()
-    start = 0
-    engine.roster.has_state = torch.tensor([known[name] for name in settings.silos])
-    if checkpoint is not None:
-        start, server, engine.roster.pending = checkpoint
-    metrics = folder.metrics(up_to=start)
-    log.info("%s at round %d", "started" if start == 0 else "continued", start)
-    if start == 0:
-        metrics = [engine.evaluate(server, _present(plan, 0, settings), 0)]
-        folder.write_metrics(metrics)
-    for round_number in range(start, settings.config.rounds):
-        begun = time.monotonic()
-        result = play_round(engine, plan, server, round_number)
-        server = result.server
-        done = round_number + 1
-        folder.save(done, server, engine.roster.pending)
-        folder.add_round(done, int(result.down_bits.sum()), int(result.up_bits.sum()))
-        log.info(
-            "round %d of %d: %.1f s, %.1f kB down, %.1f kB up",
-            done,
-            settings.config.rounds,
-            time.monotonic() - begun,
-            int(result.down_bits.sum()) / 8e3,
-            int(result.up_bits.sum()) / 8e3,
-        )
-        if done == settings.config.rounds or done % settings.config.evaluation.every == 0:
-            metrics.append(engine.evaluate(server, _present(plan, round_number, settings), done))
-            folder.write_metrics(metrics)
-            _log_metrics(metrics[-1])
-    folder.finish()
-    log.info("finished after round %d", settings.config.rounds)
-    return pd.concat(metrics, ignore_index=True)
+    if checkpoint is None:
+        return engine, server, 0
+    start, server, engine.roster.pending = checkpoint
+    return engine, server, start
 
 
 def _log_metrics(metrics: pd.DataFrame) -> None:
@@ -191,11 +196,6 @@ def _log_metrics(metrics: pd.DataFrame) -> None:
     for name, own in metrics[metrics.part == "validation"].groupby("client", sort=False):
         values = ", ".join(f"{row.kind} {row.metric} {row.value:.4g}" for row in own.itertuples())
         log.info("%s: validation %s", name, values)
-
-
-def _present(plan: Any, round_number: int, settings: ServeSettings) -> Tensor:
-    present: Tensor = plan.present(round_number, len(settings.silos))
-    return present.nonzero()[:, 0]
 
 
 def _greet(folder: ServeFolder, link: Link) -> tuple[dict[str, int], dict[str, bool]]:
@@ -244,16 +244,12 @@ def _build(folder: ServeFolder, link: Link, rows: Mapping[str, int]) -> tuple[Si
 
 
 def _metrics_table(replies: Mapping[str, Packet], names: list[str], round_number: int) -> pd.DataFrame:
-    """Shared metrics in long form, in the order of a simulation's."""
-    shared = {
-        name: replies[name].trees["metrics"]
-        for name in names
-        if "metrics" in replies.get(name, Packet({}, {})).trees
-    }
+    """Shared metrics in the long form of a simulation's."""
     lines = [
         (round_number, name, kind, part, metric, float(value))
-        for name, parts in shared.items()
-        for part, kinds in parts.items()
+        for name in names
+        if name in replies
+        for part, kinds in replies[name].trees.get("metrics", {}).items()
         for kind, values in kinds.items()
         for metric, value in values.items()
     ]

@@ -12,7 +12,7 @@ Whatever is outside of its limits is refused in one sentence, which the coordina
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from idiolect.codecs.config import CodecConfig
 from idiolect.core import tree
 from idiolect.core.method import ClientState, Cohort, Exchange, Method, Population, Site
 from idiolect.core.objective import Objective
-from idiolect.data.federation import Federation
+from idiolect.data.federation import Federation, Rows
 from idiolect.engines.base import Setting
 from idiolect.engines.sequential import Sequential, Task
 from idiolect.errors import UserError
@@ -100,16 +100,14 @@ class Run:
         if not isinstance(exchange, Exchange):
             raise UserError("a message asks for work that is not an exchange")
         limits.admit_steps(int(header["local_steps"]))
+        sizes = self.setting.federation.train.sizes
         cohort = Cohort(
             self.ids,
-            torch.tensor([header["work"]], dtype=torch.float64),
-            torch.tensor([True]),
-            torch.tensor([header["inclusion"]], dtype=torch.float64),
-            Population(
-                self.setting.federation.train.sizes,
-                torch.ones(len(self.setting.federation), dtype=torch.bool),
-            ),
-            torch.tensor([header["local_steps"]]),
+            work=torch.tensor([header["work"]], dtype=torch.float64),
+            replied=torch.tensor([True]),
+            inclusion=torch.tensor([header["inclusion"]], dtype=torch.float64),
+            population=Population(sizes, torch.ones_like(sizes, dtype=torch.bool)),
+            local_steps=torch.tensor([header["local_steps"]]),
         )
         if "first" in trees and self.vault.before(position) is None:
             self.vault.keep(FIRST, trees["first"])
@@ -124,46 +122,42 @@ class Run:
     def evaluate(self, packet: Packet, shares_metrics: bool) -> bytes:
         """The metrics of all models on validation and test rows; the models are kept here."""
         header, trees = packet
-        server = filled_in(trees["server"], header["absent"])
+        server, round_number = filled_in(trees["server"], header["absent"]), int(header["round"])
         state = self.vault.latest()
-        if state is None:
-            state = trees["first"]
-        self.setting.store.put(self.ids, tree.map_tree(lambda leaf: leaf[None], state))
-        round_number, federation, task = (
-            int(header["round"]),
-            self.setting.federation,
-            self.setting.federation.task,
-        )
-
-        def adapt(client: ClientState, site: Site) -> ClientState:
-            return self.method.adapt(server, client, site)
-
+        self._hold(trees["first"] if state is None else state)
         if self.method.adapts:
-            adapted = self.engine.survey(adapt, federation.train, self.ids, round_number)
-            self.setting.store.put(self.ids, adapted)
+            adapted = self._look(lambda client, site: self.method.adapt(server, client, site), round_number)
+            self._hold(adapted)
 
-        def models_of(client: ClientState, site: Site) -> Any:
+        def models(client: ClientState, site: Site) -> Any:
             return self.method.predictors(server, client, site.client)
 
-        def metrics_of(client: ClientState, site: Site) -> Any:
-            rows = site.all_rows
+        def metrics(client: ClientState, site: Site) -> Any:
+            rows, objective = site.all_rows, site.objective
             return {
-                kind: row_metrics(task, site.objective.predict(predictor, rows.inputs), rows)
-                for kind, predictor in models_of(client, site).items()
+                kind: row_metrics(objective.task, objective.predict(predictor, rows.inputs), rows)
+                for kind, predictor in models(client, site).items()
             }
 
-        models = tree.row(self.engine.survey(models_of, federation.train, self.ids, round_number), 0)
-        self.vault.keep_models(models, round_number)
+        self.vault.keep_models(self._look(models, round_number), round_number)
         if not shares_metrics:
             return pack(_echo(header))
-        metrics = {
-            part: tree.row(
-                self.engine.survey(metrics_of, rows_of(federation, part), self.ids, round_number), 0
-            )
-            for part in PARTS
-            if len(rows_of(federation, part).index)
+        parts = {part: rows_of(self.setting.federation, part) for part in PARTS}
+        shared = {
+            part: self._look(metrics, round_number, rows) for part, rows in parts.items() if len(rows.index)
         }
-        return pack(_echo(header), {"metrics": metrics})
+        return pack(_echo(header), {"metrics": shared})
+
+    def _hold(self, state: ClientState) -> None:
+        """Make a state the client's, to look at it."""
+        self.setting.store.put(self.ids, tree.stack([state]))
+
+    def _look(
+        self, look: Callable[[ClientState, Site], Any], round_number: int, rows: Rows | None = None
+    ) -> Any:
+        """Apply a function to the one client, by default with its training rows."""
+        part = self.setting.federation.train if rows is None else rows
+        return tree.row(self.engine.survey(look, part, self.ids, round_number), 0)
 
 
 class Silo:
