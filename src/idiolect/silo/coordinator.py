@@ -16,7 +16,7 @@ from idiolect.core.schedule import Clock
 from idiolect.data.federation import Rows
 from idiolect.engines.base import Outcome, Setting, Traffic, combine
 from idiolect.engines.loop import play_round
-from idiolect.evaluation.metrics import COLUMNS
+from idiolect.evaluation.metrics import COLUMNS, main_metric
 from idiolect.models import build_model
 from idiolect.runs.config import build_method
 from idiolect.silo.asking import Link, Request, ask_all
@@ -154,7 +154,9 @@ def coordinate(folder: ServeFolder, link: Link) -> pd.DataFrame:
         present = plan.present(max(done - 1, 0), len(silos)).nonzero()[:, 0]
         metrics.append(engine.evaluate(server, present, done))
         folder.write_metrics(metrics)
-        _log_metrics(metrics[-1])
+        _log_metrics(
+            metrics[-1], engine.setting.method.kinds[-1], main_metric(engine.setting.federation.task)
+        )
 
     def is_due(done: int) -> bool:
         return done in (0, config.rounds) or done % config.evaluation.every == 0
@@ -169,7 +171,7 @@ def coordinate(folder: ServeFolder, link: Link) -> pd.DataFrame:
         folder.save(done, server, engine.roster.pending)
         down_bits, up_bits = int(result.down_bits.sum()), int(result.up_bits.sum())
         folder.add_round(done, down_bits, up_bits)
-        line = "round %d of %d: %.1f s, %.1f kB down, %.1f kB up"
+        line = "round %d of %d: %.1f s, %.3g kB down, %.3g kB up"
         log.info(line, done, config.rounds, time.monotonic() - begun, down_bits / 8e3, up_bits / 8e3)
         if is_due(done):
             evaluate(done)
@@ -191,11 +193,12 @@ def _begin(folder: ServeFolder, link: Link) -> tuple[Silos, ServerState, int]:
     return engine, server, start
 
 
-def _log_metrics(metrics: pd.DataFrame) -> None:
-    """A line for each silo that shares its metrics."""
-    for name, own in metrics[metrics.part == "validation"].groupby("client", sort=False):
-        values = ", ".join(f"{row.kind} {row.metric} {row.value:.4g}" for row in own.itertuples())
-        log.info("%s: validation %s", name, values)
+def _log_metrics(metrics: pd.DataFrame, kind: str, metric: str) -> None:
+    """One line with the models that the method is judged by, at the silos that share their metrics."""
+    part = metrics[(metrics.part == "validation") & (metrics.kind == kind) & (metrics.metric == metric)]
+    if len(part):
+        values = ", ".join(f"{row.client} {row.value:.4g}" for row in part.itertuples())
+        log.info("validation %s of %s models: %s", metric, kind, values)
 
 
 def _greet(folder: ServeFolder, link: Link) -> tuple[dict[str, int], dict[str, bool]]:

@@ -15,6 +15,7 @@ from idiolect.errors import UserError
 # No statistics to anybody, no look for updates.
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 LOOPBACK = "127.0.0.1"
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Child:
@@ -52,10 +53,10 @@ class Child:
 
     def last_words(self) -> str:
         """Why it ended: the last reason that it wrote, else its last line."""
-        text = self.log.read_text(encoding="utf-8", errors="replace").strip()
+        text = _COLOURS.sub("", self.log.read_text(encoding="utf-8", errors="replace")).strip()
         reasons = re.findall(r'details = "(.*)"$', text, re.MULTILINE)
         if not reasons:
-            return text.splitlines()[-1].strip() if text else "no output"
+            return text.splitlines()[-1].removeprefix("INFO :").strip() if text else "no output"
         told = re.search(r'"public_message": "([^"]*)"', reasons[-1])
         return told.group(1) if told else reasons[-1]
 
