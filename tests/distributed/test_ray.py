@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,9 @@ from idiolect.methods.efl import EFL
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.perm import PERM
 from idiolect.methods.pfedkm import PFedKM
+from idiolect.participation import Participation
 from idiolect.participation.sampling import Uniform
+from idiolect.runs.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from idiolect.simulation import Simulation
 from idiolect.testing.problems import small_network, uneven_classification
 
@@ -93,3 +96,22 @@ def test_a_lost_node_changes_nothing(cluster: Any, caplog: pytest.LogCaptureFixt
         ours.play(2)
     assert "is repeated elsewhere" in caplog.text
     assert_same_run(ours, theirs.play(4))
+
+
+def test_newcomers_and_resumed_runs(cluster: Any, tmp_path: Path) -> None:
+    """The driver's store changes between rounds: a client arrives in round 2, and a checkpoint is loaded."""
+    arrival = Participation(clients={"client-1": {"join": 2}})
+
+    def begin(engine: Any) -> Simulation:
+        simulation = simulate(APFL(local_steps=2), engine)
+        simulation.plan = arrival.bind(simulation.federation.names)
+        return simulation
+
+    before, after = begin(RayEngineChoice(workers=1)), begin(RayEngineChoice(workers=1))
+    save_checkpoint(before.play(3), tmp_path)
+    checkpoint = newest_checkpoint(tmp_path)
+    assert checkpoint is not None
+    load_checkpoint(after, checkpoint)
+    theirs = begin("sequential").play(3)
+    assert_same_run(before, theirs)
+    assert_same_run(after.play(2), theirs.play(2))

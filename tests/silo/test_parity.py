@@ -49,13 +49,15 @@ def assert_deployment_equals_simulation(settings: dict[str, Any], tmp_path: Path
     metrics = coordinate(folder, Direct(silos))
 
     simulation = simulate(settings)
-    expected = [evaluate(simulation)]
+    expected, traffic = [evaluate(simulation)], []
     for round_number in range(1, 4):
-        simulation.advance()
+        result = simulation.advance()
+        traffic.append([round_number, int(result.down_bits.sum()), int(result.up_bits.sum())])
         if round_number in (2, 3):
             expected.append(evaluate(simulation))
 
     assert_same_metrics(metrics, pd.concat(expected))
+    assert pd.read_csv(tmp_path / "run" / "rounds.csv").to_numpy().tolist() == traffic
     saved = folder.checkpoint()
     assert saved is not None
     assert_same(saved[1], simulation.server)

@@ -38,6 +38,16 @@ class Part(NamedTuple):
     states: ClientState  # of the clients it asked, stacked
 
 
+class Request(NamedTuple):
+    """What one worker is asked to do."""
+
+    exchange: Exchange
+    server: Any  # a reference, so that the workers of a node share one copy
+    cohort: Cohort
+    weights: Tensor | None  # of the cohort's replies, where the server needs their sum
+    round_number: int
+
+
 class Worker:
     """Lives in an actor: a block of clients and the vectorised engine."""
 
@@ -48,42 +58,49 @@ class Worker:
         """Take over clients that have a state already."""
         self.engine.setting.store.put(ids, states)
 
-    def run(
-        self,
-        exchange: Exchange,
-        server: ServerState,
-        cohort: Cohort,
-        weights: Tensor | None,
-        round_number: int,
-    ) -> Part:
+    def run(self, request: Request) -> Part:
         """Carry out an exchange with those clients of its cohort that are in this block."""
+        exchange, reference, cohort, weights, round_number = request
+        server = _ray().get(reference)
         outcome = self.engine.carry_out(exchange, server, cohort, weights, round_number)
         states = self.engine.setting.states(cohort.ids)
         return Part(outcome.replies, outcome.traffic.down, outcome.traffic.up, states)
 
 
 class Block:
-    """A range of clients and the actor that holds them, replaced when it is lost."""
+    """A range of clients and the actor that holds them: started when first needed, replaced when lost."""
 
     def __init__(self, clients: range, setting: Setting, chunk: int | None) -> None:
         self.clients = clients
-        self._store = setting.store
-        self._given = _ray().put(_setting_of_block(setting, clients)), chunk
-        self.actor: Any = None
-
-    def start(self) -> None:
-        """Start an actor with the states that the driver has kept."""
-        # Spread over the nodes, so that a lost one takes few blocks with it.
-        remote = _ray().remote(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD")(Worker)
-        self.actor = remote.remote(*self._given)
-        ids = torch.tensor(self.clients)
-        known = ids[self._store.known(ids)]
-        if len(known):
-            self.actor.restore.remote(known, self._store.get(known))
+        self._setting = setting
+        self._chunk = chunk
+        self._actor: Any = None
+        self._held = torch.zeros(len(setting.federation), dtype=torch.bool)  # whose state the actor has
 
     def places(self, cohort: Cohort) -> Tensor:
         """Where the block's clients are in a cohort."""
         return ((cohort.ids >= self.clients.start) & (cohort.ids < self.clients.stop)).nonzero()[:, 0]
+
+    def ask(self, request: Request) -> Any:
+        """Send a request to the actor, and first the states that only the driver has; gives a future."""
+        if self._actor is None:
+            # Spread over the nodes, so that a lost one takes few blocks with it.
+            remote = _ray().remote(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD")(Worker)
+            self._actor = remote.remote(_setting_of_block(self._setting, self.clients), self._chunk)
+        store, ids = self._setting.store, request.cohort.ids
+        new = ids[store.known(ids) & ~self._held[ids]]
+        if len(new):  # after a loss or a resumption, and for clients that have just arrived
+            self._actor.restore.remote(new, store.get(new))
+        return self._actor.run.remote(request)
+
+    def answered(self, ids: Tensor) -> None:
+        """The actor has the states of these clients now."""
+        self._held[ids] = True
+
+    def lost(self) -> None:
+        """The actor is gone, and with it what it held."""
+        self._actor = None
+        self._held.fill_(False)
 
 
 class RayEngine:
@@ -99,8 +116,6 @@ class RayEngine:
         pieces = torch.arange(len(setting.federation)).tensor_split(min(workers, len(setting.federation)))
         ranges = [range(int(piece[0]), int(piece[-1]) + 1) for piece in pieces]
         self.blocks = [Block(clients, setting, chunk) for clients in ranges]
-        for block in self.blocks:
-            block.start()
 
     def run(self, exchange: Exchange, server: ServerState, cohort: Cohort, round_number: int) -> Outcome:
         """Carry out one exchange on all blocks at once."""
@@ -115,7 +130,7 @@ class RayEngine:
                 part = cohort.select(places)
                 ranks = torch.searchsorted(arrived.ids, part.ids[part.replied])
                 share = None if weights is None else weights[ranks]
-                requests.append((block, places, (exchange, shared, part, share, round_number)))
+                requests.append((block, places, Request(exchange, shared, part, share, round_number)))
         for places, result in _collect(requests):
             self.setting.store.put(cohort.ids[places], result.states)
             traffic.record(traffic.down, places, result.down)
@@ -131,19 +146,17 @@ class RayEngine:
         return self._local.survey(look, part, ids, round_number)
 
 
-Request = tuple[Block, Tensor, tuple[Any, ...]]
-
-
-def _collect(requests: list[Request]) -> list[tuple[Tensor, Part]]:
+def _collect(requests: list[tuple[Block, Tensor, Request]]) -> list[tuple[Tensor, Part]]:
     """The results of all blocks in their order; a block whose worker is lost gets another one."""
     ray = _ray()
     lost = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ray.exceptions.NodeDiedError)
-    pending = [block.actor.run.remote(*arguments) for block, _, arguments in requests]
+    pending = [block.ask(request) for block, _, request in requests]
     results = []
-    for future, (block, places, arguments) in zip(pending, requests, strict=True):
+    for future, (block, places, request) in zip(pending, requests, strict=True):
         for attempt in range(1, MOST_ATTEMPTS + 1):
             try:
                 results.append((places, ray.get(future)))
+                block.answered(request.cohort.ids)
                 break
             except lost:
                 if attempt == MOST_ATTEMPTS:
@@ -152,10 +165,10 @@ def _collect(requests: list[Request]) -> list[tuple[Tensor, Part]]:
                     "the worker of clients %d to %d is lost; its part of round %d is repeated elsewhere",
                     block.clients.start,
                     block.clients.stop - 1,
-                    arguments[-1],
+                    request.round_number,
                 )
-                block.start()
-                future = block.actor.run.remote(*arguments)
+                block.lost()
+                future = block.ask(request)
     return results
 
 
