@@ -135,6 +135,11 @@ class Vectorised:
         batches, most, per_step = self.setting.batches, int(seat.steps.max()), exchange.batches_per_step
         draws = batches.draw(seat.client, int(clock.round), most * per_step)
         weights = batches.weights(seat.client)
+        alone = len(seat.client) == 1
+        if alone:  # without the axis of clients: a stack of one would go through slower operations
+            work, client, seat, weights = tree.row((work, client, seat, weights), 0)
+            down = tree.row(down, 0) if exchange.personal_down else down
+            draws = draws[:, 0]
         # A recorded step overwrites what changes, so that needs memory of its own.
         changing, structure = pytree.tree_flatten(work)
         changing = [leaf.clone(memory_format=torch.contiguous_format) for leaf in changing]
@@ -146,34 +151,40 @@ class Vectorised:
                 recording = self._recording(exchange, changing, structure, arguments, clock.local_steps)
             replay = recording.first if step == 0 else recording.later
             changing = replay(*changing, *tree.leaves(arguments))
-        return pytree.tree_unflatten(changing, structure)
+        work = pytree.tree_unflatten(changing, structure)
+        return tree.map_tree(lambda leaf: leaf[None], work) if alone else work
 
     def _laid_out(self, batch: Batch) -> Batch:
         """The batch in the memory layout that the model's layers prefer."""
-        if not self._channels_last or batch.inputs.ndim != 5:
+        if not self._channels_last or batch.inputs.ndim != 4:
             return batch
-        images = batch.inputs.flatten(0, 1).contiguous(memory_format=torch.channels_last)
-        return batch._replace(inputs=images.unflatten(0, batch.inputs.shape[:2]))
+        return batch._replace(inputs=batch.inputs.contiguous(memory_format=torch.channels_last))
 
     def _recording(
         self, exchange: Exchange, changing: list[Tensor], structure: Any, fixed: Any, local_steps: int
     ) -> Recording:
         """The recorded step for arguments of these shapes."""
         _, _, _, seat, _, _ = fixed
+        alone = seat.client.ndim == 0
         masked = bool((seat.steps < seat.steps.max()).any())
         leaves, fixed_structure = pytree.tree_flatten(fixed)
 
         def flat_step(*tensors: Tensor) -> list[Tensor]:
             work = pytree.tree_unflatten(tensors[: len(changing)], structure)
             rest = pytree.tree_unflatten(tensors[len(changing) :], fixed_structure)
-            return tree.leaves(self._stacked_step(exchange, masked, local_steps)(work, *rest))
+            return tree.leaves(self._stacked_step(exchange, masked, local_steps, alone=alone)(work, *rest))
 
         layouts = tuple((leaf.shape, leaf.stride(), leaf.dtype) for leaf in (*changing, *leaves))
         signature = (exchange, masked, local_steps, layouts)
         return self._recordings.get(signature, lambda: record(flat_step, [*changing, *leaves], len(changing)))
 
-    def _stacked_step(self, exchange: Exchange, masked: bool, local_steps: int) -> Callable[..., Any]:
-        """The step of a stack of clients; with a mask, those that have finished their work stand still."""
+    def _stacked_step(
+        self, exchange: Exchange, masked: bool, local_steps: int, *, alone: bool
+    ) -> Callable[..., Any]:
+        """The step of a stack of clients, or of one client alone.
+
+        With a mask, clients that have finished their work stand still.
+        """
 
         def one(
             work: Any,
@@ -188,6 +199,8 @@ class Vectorised:
             moved = exchange.step(work, client, down, batches, site)
             return tree.where(step < seat.steps, moved, work) if masked else moved
 
+        if alone:
+            return one
         down_axis = 0 if exchange.personal_down else None
         return vmap(one, in_dims=(0, 0, down_axis, 0, 0, None, None))
 
