@@ -8,6 +8,9 @@ import pandas as pd
 import pytest
 
 from idiolect.evaluation.summary import reported_values
+from idiolect.methods.apfl import APFL
+from idiolect.methods.fedavg import FedAvg
+from idiolect.methods.local import Local
 from idiolect.reports import write_report
 from idiolect.reports.evidence import gather
 from idiolect.runs.compare import plan_comparison, run_comparison
@@ -85,9 +88,8 @@ def test_every_model_has_a_row_and_the_headline_names_the_best_of_those_judged(
     reader = Tables()
     reader.feed(page)
     models = [row[0] for row in reader.tables["models"][1:]]
-    assert models == [
-        "local personal", "fedavg global", "fedavg localized", "apfl global", "apfl localized", "apfl personal",
-    ]  # fmt: skip
+    kinds = {method.name: method.kinds for method in (Local, FedAvg, APFL)}
+    assert models == [f"{name} {kind}" for name, own in kinds.items() for kind in own]
     table = pd.read_parquet(comparison / "table.parquet")
     judged = table[table.kind.isin(["personal"]) | (table.method == "fedavg")]
     best = judged.loc[judged["mean"].idxmax()]
