@@ -65,3 +65,19 @@ def assert_deployment_equals_simulation(settings: dict[str, Any], tmp_path: Path
         vault = silos[name]._vault(folder.run_name)
         assert_same(vault.latest(), tree.row(simulation.clients(), number))
         assert_same(vault.models()[0], simulation.predictor(number))
+
+
+def test_a_silo_that_arrives_later_and_silos_that_are_not_always_asked(tmp_path: Path) -> None:
+    """The newcomer starts from the server as it is at its arrival; its first state travels to it."""
+    participation = {"count": 2, "work": 0.7, "clients": {"south": {"join": 2}}}
+    settings = config({"name": "apfl", "local_steps": 3}, rounds=6, participation=participation)
+    folder = ServeFolder.create(tmp_path / "run", deployed(settings, tmp_path))
+    silos = silos_in(tmp_path / "silos")
+    coordinate(folder, Direct(silos))
+    simulation = simulate(settings).play(6)
+    saved = folder.checkpoint()
+    assert saved is not None
+    assert_same(saved[1], simulation.server)
+    states = simulation.clients()
+    for number, name in enumerate(SILOS):
+        assert_same(silos[name]._vault(folder.run_name).latest(), tree.row(states, number))

@@ -1,6 +1,7 @@
 """Commands for silos: `silo init`, `serve`, `join`, `silo predict`, `silo export`."""
 
 import logging
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -84,6 +85,7 @@ def serve(
         return
     _log_to(folder.path / "log.txt")
     end_properly_when_terminated()
+    _require_flower()
     from idiolect.silo.superlink import flower_link
 
     with flower_link(folder.settings.silos, listen, chosen, folder.path / "flower") as link:
@@ -132,6 +134,7 @@ def join(
     silo = Silo(name, table, folder, limits, ignore=ignored, shares_metrics=share_metrics)
     _log_to(folder / "log.txt")
     end_properly_when_terminated()
+    _require_flower()
     from idiolect.silo.supernode import run_silo
 
     run_silo(silo, server, chosen, folder / "flower")
@@ -188,6 +191,11 @@ def _chosen_keys(keys: str | None, insecure: bool, address: str) -> Path | None:
     if keys is None:
         raise UserError("--keys is missing: the folder that `idiolect silo init` made for you")
     return Path(keys)
+
+
+def _require_flower() -> None:
+    if find_spec("flwr") is None:
+        raise UserError("silos need Flower 1.33.0: pip install 'idiolect[flower]'")
 
 
 def _listed(text: str) -> tuple[str, ...]:

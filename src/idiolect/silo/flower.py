@@ -5,31 +5,24 @@ interface, and that is the process that wrote it, ours. So nobody executes the a
 on shipping with a run; it is an empty stub, and a silo that is sent another one does not look at it.
 """
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
+import grpc
+from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.common import Array
+from flwr.proto.appio_pb2 import ClaimTaskRequest, PullPendingTasksRequest
+from flwr.proto.clientappio_pb2_grpc import ClientAppIoStub
+from flwr.proto.serverappio_pb2_grpc import ServerAppIoStub
+from flwr.supercore.grpc import create_channel
+from flwr.supercore.interceptors import RuntimeVersionClientInterceptor, SuperExecAuthClientInterceptor
+from flwr.supercore.interceptors.superexec_auth_interceptor import (
+    CLIENTAPPIO_SUPEREXEC_METHODS,
+    SERVERAPPIO_SUPEREXEC_METHODS,
+)
+
 from idiolect.errors import UserError
-from idiolect.silo.processes import QUIET
-
-os.environ.update(QUIET)  # read by Flower on import
-
-try:
-    import grpc
-    from flwr.app import ArrayRecord, Message, RecordDict
-    from flwr.common import Array
-    from flwr.proto.appio_pb2 import ClaimTaskRequest, PullPendingTasksRequest
-    from flwr.proto.clientappio_pb2_grpc import ClientAppIoStub
-    from flwr.proto.serverappio_pb2_grpc import ServerAppIoStub
-    from flwr.supercore.grpc import create_channel
-    from flwr.supercore.interceptors import RuntimeVersionClientInterceptor, SuperExecAuthClientInterceptor
-    from flwr.supercore.interceptors.superexec_auth_interceptor import (
-        CLIENTAPPIO_SUPEREXEC_METHODS,
-        SERVERAPPIO_SUPEREXEC_METHODS,
-    )
-except ImportError:
-    raise UserError("silos need Flower 1.33.0: pip install 'idiolect[flower]'") from None
 
 RECORD, ENTRY = "message", "bytes"
 
