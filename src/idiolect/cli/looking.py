@@ -25,8 +25,19 @@ def methods(
     if json:
         print_json(cards)
     elif name is None:
-        rows = [[c["name"], c["paper"], ", ".join(c["kinds"]), c["summary"]] for c in cards]
-        print_table("methods", ["name", "paper", "models", "what it does"], rows)
+        rows = [
+            [
+                c["name"],
+                c["paper"],
+                ", ".join(c["kinds"]),
+                "yes" if c["stateful"] else "no",
+                str(c["gradients_per_step"]),
+                c["summary"],
+            ]
+            for c in cards
+        ]
+        columns = ["name", "paper", "models", "stateful", "gradients per step", "what it does"]
+        print_table("methods", columns, rows)
     else:
         (card,) = cards
         typer.echo(f"{card['name']}: {card['summary']} {card['paper']}")
@@ -137,6 +148,9 @@ def _card(kind: Any) -> dict[str, Any]:
         "paper": kind.paper,
         "summary": (inspect.getdoc(kind) or "").splitlines()[0],
         "kinds": list(kind.kinds),
+        "personal": kind.kinds[-1] in ("personal", "group"),
+        "stateful": kind.stateful,
+        "gradients_per_step": kind.gradients_per_step,
         "hyper_parameters": [
             {
                 "name": name,

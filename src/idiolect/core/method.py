@@ -216,6 +216,8 @@ class Method(ABC):
     aliases: ClassVar[tuple[str, ...]] = ()
     paper: ClassVar[str] = ""
     kinds: ClassVar[tuple[PredictorKind, ...]]  # the predictors it has; the last is the one it is judged by
+    stateful: ClassVar[bool] = False  # whether a client must remember something from round to round
+    gradients_per_step: ClassVar[int] = 1  # that a client takes with the default hyper-parameters
     adapts: ClassVar[bool] = False  # whether a client trains on the server's latest model to predict with it
 
     @abstractmethod

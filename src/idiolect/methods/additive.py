@@ -85,6 +85,7 @@ class Additive(Method, Exchange):
     aliases: ClassVar[tuple[str, ...]] = ("additive-local-sgd", "personalized-local-sgd")
     paper: ClassVar[str] = "additive personalised Local SGD"
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized", "personal")
+    stateful: ClassVar[bool] = True
     changes_of: ClassVar[dict[str, str]] = {"delta": "w"}
 
     learning_rate: Schedule = hyper(

@@ -40,6 +40,8 @@ class AgnosticAPFL(Method, Exchange):
     name: ClassVar[str] = "agnostic-apfl"
     paper: ClassVar[str] = "Deng, Kamani, Mahdavi 2020, appendix C"
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized", "personal")
+    stateful: ClassVar[bool] = True
+    gradients_per_step: ClassVar[int] = 2
     relative_to: ClassVar[dict[str, str]] = {"w": "w", "snapshot": "w"}
 
     learning_rate: Schedule = hyper(

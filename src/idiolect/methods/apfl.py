@@ -79,6 +79,8 @@ class APFL(Method, Exchange):
     name: ClassVar[str] = "apfl"
     paper: ClassVar[str] = "Deng, Kamani, Mahdavi 2020"
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized", "personal")
+    stateful: ClassVar[bool] = True
+    gradients_per_step: ClassVar[int] = 2
     relative_to: ClassVar[dict[str, str]] = {"w": "w"}
 
     learning_rate: Schedule = hyper(

@@ -54,6 +54,8 @@ class Ditto(Method, Exchange):
     name: ClassVar[str] = "ditto"
     paper: ClassVar[str] = "Li et al. 2021"
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized", "personal")
+    stateful: ClassVar[bool] = True
+    gradients_per_step: ClassVar[int] = 2
     relative_to: ClassVar[dict[str, str]] = {"w": "w"}
 
     learning_rate: Schedule = hyper(0.1, "step size of the shared model", symbol="η", alias="lr")

@@ -87,6 +87,7 @@ class EFL(Method):
     aliases: ClassVar[tuple[str, ...]] = ("elastic",)
     paper: ClassVar[str] = "Elastic federated learning"
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("localized", "global")
+    stateful: ClassVar[bool] = True
 
     learning_rate: Schedule = hyper(0.1, "step size of the local steps", symbol="η", alias="lr")
     local_steps: LocalWork = hyper(10, "full local work of a round", symbol="E")

@@ -70,6 +70,7 @@ class FedGATE(Method, Exchange):
     name: ClassVar[str] = "fedgate"
     paper: ClassVar[str] = "Haddadpour et al. 2021"
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized")
+    stateful: ClassVar[bool] = True
     relative_to: ClassVar[dict[str, str]] = {"w": "w"}
 
     learning_rate: Schedule = hyper(0.1, "step size of the local steps", symbol="η", alias="lr")

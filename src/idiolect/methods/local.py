@@ -44,6 +44,7 @@ class Local(Method, Exchange):
     name: ClassVar[str] = "local"
     aliases: ClassVar[tuple[str, ...]] = ("local-only",)
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("personal",)
+    stateful: ClassVar[bool] = True
 
     learning_rate: Schedule = hyper(0.1, "step size", symbol="η", alias="lr")
     local_steps: LocalWork = hyper(10, "local steps in a round", symbol="τ")

@@ -66,6 +66,7 @@ class PerFedAvg(Method, Exchange):
     aliases: ClassVar[tuple[str, ...]] = ("perfedavg", "fed-maml")
     paper: ClassVar[str] = "Fallah et al. 2020"
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized", "personal")
+    gradients_per_step: ClassVar[int] = 4
     relative_to: ClassVar[dict[str, str]] = {"w": "w"}
     batches_per_step: ClassVar[int] = 3
     adapts: ClassVar[bool] = True

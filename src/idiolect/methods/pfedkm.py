@@ -75,6 +75,7 @@ class PFedKM(Method, Exchange):
     aliases: ClassVar[tuple[str, ...]] = ("cgpfl",)
     paper: ClassVar[str] = "pFedKM 2022"
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("localized", "group", "personal")
+    gradients_per_step: ClassVar[int] = 5
     personal_down: ClassVar[bool] = True
     relative_to: ClassVar[dict[str, str]] = {"omega": "omega"}
 

@@ -69,6 +69,7 @@ class Scaffold(Method, Exchange):
     name: ClassVar[str] = "scaffold"
     paper: ClassVar[str] = "Karimireddy et al. 2020"
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized")
+    stateful: ClassVar[bool] = True
     changes_of: ClassVar[dict[str, str]] = {"w_delta": "w", "c_delta": "c"}
 
     learning_rate: Schedule = hyper(

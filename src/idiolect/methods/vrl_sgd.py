@@ -67,6 +67,7 @@ class VRLSGD(Method, Exchange):
     name: ClassVar[str] = "vrl-sgd"
     paper: ClassVar[str] = "Liang et al. 2019"
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized")
+    stateful: ClassVar[bool] = True
     relative_to: ClassVar[dict[str, str]] = {"w": "w"}
 
     learning_rate: Schedule = hyper(0.1, "step size of the local steps", symbol="γ", alias="lr")
