@@ -74,7 +74,8 @@ class Vectorised:
             traffic.record(traffic.down, places, exchange.down_bits(server, down, part.ids))
             if not part.replied.any():
                 continue
-            up, ids = tree.select(up, part.replied), part.ids[part.replied]
+            up = up if part.replied.all() else tree.select(up, part.replied)
+            ids = part.ids[part.replied]
             traffic.record(traffic.up, places[part.replied], exchange.up_bits(up, ids))
             replies.add(up, torch.searchsorted(arrived.ids, ids))
         return Outcome(replies.total(), arrived, traffic, cohort.ids)

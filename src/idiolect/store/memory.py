@@ -29,7 +29,7 @@ class MemoryStore:
 
     def get(self, ids: Tensor) -> ClientState:
         """The stacked states of known clients."""
-        return tree.select(self.states, ids)
+        return tree.map_tree(lambda leaf: leaf.index_select(0, ids), self.states)
 
     def put(self, ids: Tensor, states: ClientState) -> None:
         """Keep states."""
