@@ -6,14 +6,16 @@ from idiolect.runs.settings import Settings, merge, normalise
 
 _GENERAL: Settings = {"model": "linear"}
 _BY_DATA: dict[str, Settings] = {
-    "vowels": {"model": "linear", "rounds": 60, "lr": 0.5},
+    "vowels": {"model": "linear", "rounds": 60, "lr": 1.0},
     "shakespeare": {"model": "char-lstm"},
     "quadratics": {"model": "quadratic"},
     "quadratic-pair": {"model": "quadratic"},
     "quadratic-line": {"model": "quadratic"},
 }
-# Learned on training rows, the mixing weight of a model that fits them all goes to 1: training alone.
-_BY_DATA_AND_METHOD: dict[tuple[str, str], Settings] = {("vowels", "apfl"): {"mixing": 0.5}}
+# Vowels: chosen by mean validation accuracy over seeds 0 to 2. The rate from 0.1, 0.2, 0.5 and 1: the same is
+# best for local training, localized FedAvg and APFL. The weight from adaptive, 0.25, 0.5 and 0.75: learned on
+# training rows, the weight of a model that fits them all goes to 1, training alone.
+_BY_DATA_AND_METHOD: dict[tuple[str, str], Settings] = {("vowels", "apfl"): {"mixing": 0.75}}
 
 
 def defaults_for(data: str, method: type[Method]) -> Settings:
