@@ -14,7 +14,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
-	$(PIP) -e '.[report]'
+	$(PIP) -e '.[report,cluster]'
 	@touch $@
 
 $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
@@ -22,7 +22,7 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	@touch $@ $(VENV)/.demo
 
 demo: $(VENV)/.demo ## Install, then compare methods on the bundled data: a table and a report page
-	$(BIN)/idiolect compare methods=local,fedavg,apfl data=vowels out=runs/demo
+	$(BIN)/idiolect compare methods=local,fedavg,apfl,additive,efl,pfedkm,perm data=vowels out=runs/demo
 
 test: $(VENV)/.dev ## Install what the tests need and run them all
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
