@@ -167,3 +167,38 @@ def test_trackers_get_the_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert logged == pytest.approx(expected.to_dict())
     (tracked,) = mlflow.search_runs(search_all_experiments=True, output_format="list")
     assert tracked.data.metrics["global/test/accuracy"] == pytest.approx(expected.iloc[-1])
+
+
+def test_traffic_by_client_and_named_part_adds_up_to_the_rounds(tmp_path: Path) -> None:
+    settings = ["method=efl", *QUICK, "participation.rate=0.4", f"out={tmp_path / 'efl'}"]
+    run = start_or_continue(resolve(read_settings(settings)))
+    traffic, rounds = run.traffic(), run.rounds().set_index("round")
+    assert set(traffic.part) >= {"delta", "fisher"}
+    for direction in ("down", "up"):
+        by_round = traffic[traffic.direction == direction].groupby("round").bits.sum()
+        assert by_round.to_dict() == rounds[f"{direction}_bits"].to_dict()
+    assert traffic.groupby("round").client.nunique().tolist() == [6] * 6  # floor(0.4 * 15)
+
+
+def test_a_codec_shrinks_what_clients_send(tmp_path: Path) -> None:
+    settings = ["method=fedavg", *QUICK, "codec.up=ternary", "codec.keep=0.3", f"out={tmp_path / 'run'}"]
+    rounds = start_or_continue(resolve(read_settings(settings))).rounds()
+    dense = 32 * (10 * 11 + 11) * 15
+    assert (rounds.down_bits == dense).all()
+    assert (rounds.up_bits < dense / 10).all()  # 1.19 bits and a sign's share instead of 32 for each entry
+
+
+def test_groups_that_are_found_are_compared_with_true_ones(tmp_path: Path) -> None:
+    settings = [
+        "method=pfedkm",
+        "data=three-clusters",
+        "data.clients=9",
+        "rounds=2",
+        f"out={tmp_path / 'run'}",
+    ]
+    diagnostics = start_or_continue(resolve(read_settings(settings))).diagnostics()
+    index = diagnostics[diagnostics.name == "adjusted_rand_index"]
+    assert index["round"].tolist() == [1, 2]
+    assert index.value.between(-1, 1).all()
+    vowels = start_or_continue(resolve(read_settings(["method=pfedkm", *QUICK, f"out={tmp_path / 'v'}"])))
+    assert "adjusted_rand_index" not in set(vowels.diagnostics().name)

@@ -5,6 +5,8 @@ from typing import Any, NamedTuple, Protocol
 
 import pandas as pd
 
+from idiolect.core.clustering import adjusted_rand_index
+from idiolect.data.federation import Federation
 from idiolect.engines.loop import RoundResult
 from idiolect.evaluation.metrics import evaluate, main_metric
 from idiolect.evaluation.summary import validation_scores
@@ -59,7 +61,7 @@ def play_rounds(simulation: Simulation, pace: Pace, keeper: Keeper, watchers: Se
     and continued writes the same parts again.
     """
     best = _BestSoFar(simulation, keeper.metrics())
-    log = _RoundLog(simulation.federation.names)
+    log = _RoundLog(simulation.federation)
 
     def look() -> None:
         metrics = evaluate(simulation)
@@ -108,8 +110,9 @@ class _BestSoFar:
 class _RoundLog:
     """Bits and diagnostics of the rounds since they were last kept."""
 
-    def __init__(self, clients: Sequence[str]) -> None:
-        self.clients = clients
+    def __init__(self, federation: Federation) -> None:
+        self.clients = federation.names
+        self.groups = federation.groups
         self.rounds: list[tuple[int, int, int]] = []
         self.traffic: list[tuple[int, str, str, str, int]] = []
         self.diagnostics: list[tuple[int, str, int, float]] = []
@@ -121,7 +124,10 @@ class _RoundLog:
                 for client, moved in zip(self.clients, bits.tolist(), strict=True):
                     if moved:
                         self.traffic.append((round_number, client, direction, part, moved))
-        for name, value in result.info.items():
+        info = dict(result.info)
+        if "labels" in info and self.groups is not None:  # only here are the true groups known
+            info["adjusted_rand_index"] = adjusted_rand_index(info["labels"], self.groups)
+        for name, value in info.items():
             for index, number in enumerate(value.reshape(-1).tolist()):
                 self.diagnostics.append((round_number, name, index, float(number)))
 
