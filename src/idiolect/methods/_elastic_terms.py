@@ -74,7 +74,7 @@ class Elastic(NamedTuple):
             count = count - self.contributors[ids].to(torch.int64)
         if not mean:
             return terms
-        factor = 1 / count.clamp(min=1)
+        factor = 1 / count.clamp(min=1).double()  # of integers torch would divide in float32
         return tree.map_tree(
             lambda leaf: (
                 leaf * factor.to(leaf.dtype).reshape(factor.shape + (1,) * (leaf.ndim - factor.ndim))
