@@ -4,6 +4,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
+import onnxruntime
 import pandas as pd
 import pytest
 import torch
@@ -47,7 +48,19 @@ REFUSED = [
     (("serve", "my.yaml", "--keys", "k"), "'my.yaml' is neither a setting"),
     (("serve", "my.yaml", "--insecure"), "--insecure works on loopback only, not on 0.0.0.0"),
     (("serve", "--keys", "k", "--resume", "nowhere"), "is not the folder of an `idiolect serve` run"),
-    (("silo", "predict", "--state", "nowhere", "--data", "x.csv"), "holds no run of this silo"),
+    (("predict", "--state", "nowhere", "--data", "x.csv"), "holds no run of this silo"),
+    (("predict", "--state", "nowhere", "x.csv"), "give either MODEL, an exported folder, or --state"),
+    (("predict", "--data", "x.csv"), "give either MODEL, an exported folder, or --state"),
+    (("predict", "model", "x.csv", "--data", "x.csv"), "give one table, as TABLE or with --data"),
+    (("predict", "--state", "nowhere"), "give one table, as TABLE or with --data"),
+    (("predict", "model", "x.csv", "--kind", "global"), "--kind global goes with --state"),
+    (("export", "--to", "m.pt2"), "give either RUN, the folder of a run, or --state"),
+    (("export", "run", "--state", "nowhere", "--to", "m.pt2"), "give either RUN, the folder of a run, or"),
+    (("export", "--state", "nowhere", "--out", "m"), "--state goes with --to model.pt2 or --to model.onnx"),
+    (("export", "--state", "nowhere", "--to", "m.pt2"), "holds no run of this silo"),
+    (("export", "--state", "nowhere", "--to", "m.pkl"), "--to m.pkl must end in .pt2 or .onnx"),
+    (("export", "run", "--to", "m.pt2"), "--client is missing"),
+    (("export", "run", "--client", "a"), "give either --out, a folder, or --to"),
 ]
 
 
@@ -99,7 +112,7 @@ def test_a_silo_predicts_and_exports_off_line(tmp_path: Path) -> None:
     frame = own_rows("south").drop(columns="outcome")
     frame.to_csv(tmp_path / "new.csv", index=False)
     state = str(tmp_path / "state" / "south")
-    code, text = run("silo", "predict", "--state", state, "--data", str(tmp_path / "new.csv"))
+    code, text = run("predict", "--state", state, "--data", str(tmp_path / "new.csv"))
     assert code == 0
 
     simulation = simulate(settings).play(2)
@@ -111,10 +124,18 @@ def test_a_silo_predicts_and_exports_off_line(tmp_path: Path) -> None:
     expected = [preprocessing.class_names[c] for c in outputs.argmax(-1).tolist()]
     assert text.split() == ["outcome", *expected]
 
-    code, _ = run("silo", "export", "--state", state, "--to", str(tmp_path / "model.pt2"))
-    assert code == 0
-    exported = torch.export.load(tmp_path / "model.pt2").module()
-    torch.testing.assert_close(exported(inputs), outputs, rtol=1e-9, atol=1e-12)
+    for name in ("model.pt2", "model.onnx"):
+        code, _ = run("export", "--state", state, "--to", str(tmp_path / name))
+        assert code == 0
+    program = torch.export.load(tmp_path / "model.pt2").module()
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    for rows in (1, len(inputs)):
+        some = inputs[:rows]
+        torch.testing.assert_close(program(some), outputs[:rows], rtol=1e-9, atol=1e-12)
+        (onnx_outputs,) = session.run(["outputs"], {"inputs": some.numpy()})
+        torch.testing.assert_close(
+            torch.from_numpy(onnx_outputs), outputs[:rows].detach(), rtol=1e-9, atol=1e-12
+        )
 
 
 def test_the_yaml_of_a_coordinator_is_that_of_a_run(tmp_path: Path) -> None:

@@ -89,6 +89,17 @@ def client_number(client: str, names: tuple[str, ...]) -> int:
     return names.index(client)
 
 
+def chosen_predictor(simulation: Simulation, client: str, kind: str | None) -> tuple[str, Predictor]:
+    """A client's model of some kind, by default the one that the method is judged by; and the kind."""
+    number = client_number(client, simulation.federation.names)
+    kinds = simulation.method.kinds
+    kind = kind or kinds[-1]
+    if kind not in kinds:
+        known = ", ".join(kinds)
+        raise UserError(f"kind={kind} is not possible: the models of {simulation.method.name} are {known}")
+    return kind, simulation.predictor(number)[kind]
+
+
 def export_model(run: RunFolder, client: str, target: Path, kind: str | None = None) -> Path:
     """Write the model of one client, in the state that the run reports, to a new folder."""
     return export_client(reported_simulation(run), run.config, client, target, kind)
@@ -101,12 +112,7 @@ def export_client(
     if target.exists():
         raise UserError(f"out={str(target)!r} exists already; choose another name")
     federation = simulation.federation
-    number = client_number(client, federation.names)
-    kind = kind or simulation.method.kinds[-1]
-    if kind not in simulation.method.kinds:
-        known = ", ".join(simulation.method.kinds)
-        raise UserError(f"kind={kind} is not possible: the models of {config.method['name']} are {known}")
-    predictor = simulation.predictor(number)[kind]
+    kind, predictor = chosen_predictor(simulation, client, kind)
     module = as_module(predictor, simulation.engine.setting.objective.module)
     row = federation.inputs[:1]
     card = {

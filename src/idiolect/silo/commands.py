@@ -1,4 +1,4 @@
-"""Commands for silos: `silo init`, `serve`, `join`, `silo predict`, `silo export`."""
+"""Commands for silos: `silo init`, `serve`, `join`."""
 
 import logging
 from importlib.util import find_spec
@@ -11,14 +11,10 @@ from idiolect.errors import UserError
 
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 
-silo = typer.Typer(
-    help="Keys for silos, and a silo's own models.", no_args_is_help=True, rich_markup_mode=None
-)
+silo = typer.Typer(help="Keys for silos.", no_args_is_help=True, rich_markup_mode=None)
 
 KeysOption = Annotated[str | None, typer.Option(help="your folder of keys from `idiolect silo init`")]
 InsecureOption = Annotated[bool, typer.Option("--insecure", help="no TLS, no keys; on loopback only")]
-StateOption = Annotated[str, typer.Option(help="the silo's state folder")]
-KindOption = Annotated[str | None, typer.Option(help="global, localized, personal or group")]
 
 
 def register(app: typer.Typer) -> None:
@@ -138,41 +134,6 @@ def join(
     from idiolect.silo.supernode import run_silo
 
     run_silo(silo, server, chosen, folder / "flower")
-
-
-@silo.command("predict")
-def predict(
-    data: Annotated[str, typer.Option(help="a CSV or Parquet file with the features")],
-    state: StateOption = "silo-state",
-    kind: KindOption = None,
-    out: Annotated[str | None, typer.Option(help="a CSV file; otherwise the screen")] = None,
-) -> None:
-    """Predict the rows of a table with the silo's own model, off-line.
-
-    Example: idiolect silo predict --state silo-state/hospital-3 --data new.csv
-    """
-    from idiolect.data.tables import read_table
-    from idiolect.silo.offline import personal_model
-    from idiolect.store.files import write_bytes
-
-    text = personal_model(Path(state), kind).predict(read_table(data)).to_csv(index=False)
-    typer.echo(text, nl=False) if out is None else write_bytes(Path(out), text.encode())
-
-
-@silo.command("export")
-def export(
-    to: Annotated[str, typer.Option(help="the file to write: model.pt2 or model.onnx")],
-    state: StateOption = "silo-state",
-    kind: KindOption = None,
-) -> None:
-    """Write the silo's own model to a file that PyTorch or ONNX can run.
-
-    Example: idiolect silo export --state silo-state/hospital-3 --to model.pt2
-    """
-    from idiolect.silo.offline import export_program
-
-    export_program(Path(state), Path(to), kind)
-    typer.echo(f"model: {to}")
 
 
 def _chosen_keys(keys: str | None, insecure: bool, address: str) -> Path | None:

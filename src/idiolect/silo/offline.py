@@ -8,6 +8,7 @@ import torch
 from idiolect.errors import UserError
 from idiolect.models import build_model
 from idiolect.runs.personal import PersonalModel, as_module
+from idiolect.runs.programs import check_target, write_program
 from idiolect.silo.schema import Schema
 from idiolect.silo.vault import RunVault
 
@@ -39,19 +40,11 @@ def personal_model(folder: Path, kind: str | None = None) -> PersonalModel:
     return PersonalModel(module, schema.task, schema.preprocessing.class_names, schema.preprocessing)
 
 
-def export_program(folder: Path, target: Path, kind: str | None = None) -> None:
+def export_program(folder: Path, target: Path, kind: str | None = None) -> Path:
     """The silo's model as one file: model.pt2 for torch.export, model.onnx for ONNX."""
+    check_target(target)
     model = personal_model(folder, kind)
     assert model.preprocessing is not None, "silos have tables"
     dtype = next(model.module.parameters()).dtype
-    example = (torch.zeros(2, len(model.preprocessing.feature_names), dtype=dtype),)
-    rows = {0: torch.export.Dim("rows")}
-    if target.suffix == ".pt2":
-        torch.export.save(torch.export.export(model.module, example, dynamic_shapes=(rows,)), target)
-    elif target.suffix == ".onnx":
-        try:
-            torch.onnx.export(model.module, example, str(target), dynamo=True, dynamic_shapes=(rows,))
-        except ImportError as error:
-            raise UserError(f"--to {target} needs ONNX: pip install onnx onnxscript ({error})") from error
-    else:
-        raise UserError(f"--to {target} must end in .pt2 or .onnx")
+    row = torch.zeros(len(model.preprocessing.feature_names), dtype=dtype)
+    return write_program(model.module, row, target)
