@@ -26,6 +26,7 @@ from idiolect.core.method import (
     Cohort,
     Exchange,
     Info,
+    Journals,
     Message,
     Method,
     Population,
@@ -247,6 +248,34 @@ class CompressedExchange(Exchange):
             )
 
         return replies._replace(**{field: whole(field, source) for field, source in relative.items()})
+
+    def journals(self, server: Server, before: Journals) -> Journals:
+        """The changes of each field that clients hold."""
+        broadcasts = server.broadcasts.items()
+        return {name: sent.noted(before.get(name), self.down_channel) for name, sent in broadcasts}
+
+    def send_down(self, server: Server, down: Message, client: Tensor, journals: Journals) -> Message:
+        """Fields that clients hold as the changes that this one missed, or dense; the rest as it is."""
+        told = {name: sent.told(journals[name], client) for name, sent in server.broadcasts.items()}
+        return down._replace(**told) if told else down
+
+    def receive_down(self, sent: Message, client: Client) -> Message:
+        """The fields from the copies that are held."""
+        held = client.held.items()
+        followed = {name: self.down_channel.follow(getattr(sent, name), model) for name, model in held}
+        return sent._replace(**followed) if followed else sent
+
+    def send_up(self, upload: Message) -> Message:
+        """Changes of models encoded; the rest as it is."""
+        encoded = {field: self.up.encode(getattr(upload, field)) for field in self.sources}
+        return upload._replace(**encoded) if encoded else upload
+
+    def receive_up(self, sent: Message, like: Message) -> Message:
+        """Changes of models decoded."""
+        decoded = {
+            field: self.up.decode(getattr(sent, field), getattr(like, field)) for field in self.sources
+        }
+        return sent._replace(**decoded) if decoded else sent
 
     def down_bits(self, server: Server, down: Message, ids: Tensor) -> Bits:
         """What was missed of the compressed fields, or all of them where that is shorter; the rest as is."""

@@ -6,7 +6,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.codecs.bits import BitReader, Bits, read_words, write_words
+from idiolect.codecs.bits import BitReader, Bits, mismatch, read_words, write_words
 from idiolect.codecs.codec import Codec, constant_bits, over_largest, read_floats, write_floats
 from idiolect.core import rng
 from idiolect.errors import UserError
@@ -100,4 +100,6 @@ def _write_quantised(compressed: Tensor, bits: int) -> Bits:
 def _read_quantised(reader: BitReader, size: int, dtype: torch.dtype, bits: int) -> Tensor:
     largest = read_floats(reader, 1, dtype)
     words = torch.from_numpy(read_words(reader, size, bits).astype(np.int32))
+    if (words > 2 * _levels(bits)).any():
+        raise mismatch(f"it carries a level beyond {_levels(bits)}")
     return _from_levels((words - _levels(bits)).to(dtype), largest, bits)

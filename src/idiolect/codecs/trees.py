@@ -44,6 +44,11 @@ def compress_tree(
 def encode_tree(codec: Codec, tree: Tree, scope: Scope = "per_tensor", key: Tensor | None = None) -> Encoded:
     """The message that carries a tree: those of its vectors without a gap, in the order of `leaves`."""
     compressed, _ = compress_tree(codec, tree, scope, key)
+    return write_tree(codec, compressed, scope)
+
+
+def write_tree(codec: Codec, compressed: Tree, scope: Scope = "per_tensor") -> Encoded:
+    """The message that carries a tree which was compressed already."""
     messages = [codec.write(rows[0]) for rows in _vectors(repeat(compressed, 1), scope)]
     bits = np.concatenate(messages)
     return Encoded(pack(bits), len(bits))

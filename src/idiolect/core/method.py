@@ -32,6 +32,7 @@ Work = Any  # what a client changes from local step to local step
 Message = Any
 Info = dict[str, Tensor]  # diagnostics of one round: logged, never needed by the next step
 Bits = dict[str, Tensor]  # part of a message -> int64[m]: its size on the wire for each of m clients
+Journals = Mapping[str, Any]  # field of a message -> what was sent of it before
 
 PredictorKind = Literal["global", "localized", "personal", "group"]
 
@@ -191,6 +192,29 @@ class Exchange(ABC):
     @abstractmethod
     def absorb(self, server: ServerState, replies: Message, cohort: Cohort) -> tuple[ServerState, Info]:
         """The server's new state, from the weighted sum of the uploads or from their stack."""
+
+    # In one process messages are handed over as they are. Between machines they travel as `send_down` and
+    # `send_up` make them, as trees of tensors too; what is received must be the message, bit for bit.
+
+    def journals(self, server: ServerState, before: Journals) -> Journals:
+        """What the sender keeps of past messages so as to send less; nothing at first and after a restart."""
+        return before
+
+    def send_down(self, server: ServerState, down: Message, client: Tensor, journals: Journals) -> Message:
+        """One client's message as it travels."""
+        return down
+
+    def receive_down(self, sent: Message, client: ClientState) -> Message:
+        """The inverse of `send_down`, at a client in the state from which it will begin."""
+        return sent
+
+    def send_up(self, upload: Message) -> Message:
+        """One client's upload as it travels."""
+        return upload
+
+    def receive_up(self, sent: Message, like: Message) -> Message:
+        """The inverse of `send_up`; `like` is an upload of the same structure, shapes and types."""
+        return sent
 
     def down_bits(self, server: ServerState, down: Message, ids: Tensor) -> Bits:
         """What `down` costs on the wire for each id, by part; here every tensor at its own width."""

@@ -32,6 +32,7 @@ from idiolect.core.method import (
     Epochs,
     Exchange,
     Info,
+    Journals,
     LocalWork,
     Method,
     Population,
@@ -246,6 +247,26 @@ class Round(Exchange):
         activity = server.activity.heard(cohort)
         server = Server(broadcast, residual, elastic, activity, literal, server.round)
         return server, self._diagnostics(server, weights)
+
+    def journals(self, server: Server, before: Journals) -> Journals:
+        """Every T_G that somebody may have missed."""
+        return {"w": server.broadcast.noted(before.get("w"), self.method.channel)}
+
+    def send_down(self, server: Server, down: Down, client: Tensor, journals: Journals) -> Down:
+        """ω as every T_G that the client missed, or dense."""
+        return down._replace(w=server.broadcast.told(journals["w"], client))
+
+    def receive_down(self, sent: Down, client: Client) -> Down:
+        """ω from the copy ω_k and the changes."""
+        return sent._replace(w=self.method.channel.follow(sent.w, client.w))
+
+    def send_up(self, upload: Up) -> Up:
+        """T_k encoded."""
+        return upload._replace(delta=self.method.channel.encode(upload.delta))
+
+    def receive_up(self, sent: Up, like: Up) -> Up:
+        """T_k decoded."""
+        return sent._replace(delta=self.method.channel.decode(sent.delta, like.delta))
 
     def down_bits(self, server: Server, down: Down, ids: Tensor) -> Bits:
         """Missed changes or the dense model, whichever is shorter; U and V in full."""

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from idiolect.core import tree
+from idiolect.core.method import Exchange, Message
 from idiolect.errors import UserError
-from idiolect.silo.wire import Packet, pack, signature, unpack
+from idiolect.silo.wire import Packet, describe, pack, signature, unpack
 
 log = logging.getLogger(__name__)
 
@@ -46,12 +47,35 @@ class Patience:
 
 
 @dataclass(frozen=True)
+class Expected:
+    """What an upload must be: that of an exchange, in structure, shapes and types like a rehearsed one."""
+
+    exchange: Exchange
+    like: Message
+
+    def read(self, sent: Message | None) -> Message:
+        """The upload as the method has it, from what was sent."""
+        rehearsed = self.exchange.send_up(tree.zeros_like(self.like))
+        upload = self.exchange.receive_up(sent, self.like) if _alike(sent, rehearsed) else None
+        if upload is None or signature(upload) != signature(self.like):
+            raise UserError("sent an upload of another structure, shape or type than the method has")
+        if not all(bool(leaf.isfinite().all()) for leaf in tree.leaves(upload)):
+            raise UserError("sent an upload with NaN or infinite numbers")
+        return upload
+
+
+def _alike(sent: Message | None, rehearsed: Message) -> bool:
+    """Whether two messages have the same parts; an encoded one has no length that could be foreseen."""
+    return sent is not None and describe(sent) == describe(rehearsed)
+
+
+@dataclass(frozen=True)
 class Request:
     """A request to one silo."""
 
     header: dict[str, Any]
     trees: dict[str, Any]
-    expected: dict[str, Any] | None = None  # the signature of the upload
+    expected: Expected | None = None  # what comes back as the tree "upload"
 
 
 def ask_all(
@@ -115,7 +139,7 @@ def _once(
             if packet.header.get("request", marks[name]) != marks[name]:
                 say(f"{name}: answered another request; ignored")
                 continue
-            _check(packet, requests[name])
+            packet = _checked(packet, requests[name])
         except UserError as error:
             say(f"{name}: {error}")
             bad.add(name)
@@ -124,8 +148,8 @@ def _once(
         yield name, packet
 
 
-def _check(packet: Packet, request: Request) -> None:
-    """Refuse what is not the answer to this request."""
+def _checked(packet: Packet, request: Request) -> Packet:
+    """The answer to this request, its upload decoded; anything else is refused."""
     header = packet.header
     if "refused" in header:
         raise UserError(f"refused: {header['refused']}")
@@ -133,9 +157,5 @@ def _check(packet: Packet, request: Request) -> None:
         if header.get(key) != request.header.get(key):
             raise UserError(f"answered for {key}={header.get(key)} instead of {request.header.get(key)}")
     if request.expected is None:
-        return
-    upload = packet.trees.get("upload")
-    if upload is None or signature(upload) != request.expected:
-        raise UserError("sent an upload of another structure, shape or type than the method has")
-    if not all(bool(leaf.isfinite().all()) for leaf in tree.leaves(upload)):
-        raise UserError("sent an upload with NaN or infinite numbers")
+        return packet
+    return Packet(header, {"upload": request.expected.read(packet.trees.get("upload"))})

@@ -10,7 +10,16 @@ import torch
 from torch import Tensor
 
 from idiolect.core import rng, tree
-from idiolect.core.method import ClientState, Cohort, Exchange, Message, Population, ServerState, Site
+from idiolect.core.method import (
+    ClientState,
+    Cohort,
+    Exchange,
+    Journals,
+    Message,
+    Population,
+    ServerState,
+    Site,
+)
 from idiolect.core.objective import Batch, Objective
 from idiolect.core.schedule import Clock
 from idiolect.data.federation import Rows
@@ -19,11 +28,11 @@ from idiolect.engines.loop import play_round
 from idiolect.evaluation.metrics import COLUMNS, main_metric
 from idiolect.models import build_model
 from idiolect.runs.config import build_method
-from idiolect.silo.asking import Link, Request, ask_all
+from idiolect.silo.asking import Expected, Link, Request, ask_all
 from idiolect.silo.roster import Roster
 from idiolect.silo.serving import ServeFolder, ServeSettings
 from idiolect.silo.share import needs, shared_part
-from idiolect.silo.wire import Packet, describe_object, signature
+from idiolect.silo.wire import Packet, describe_object
 
 log = logging.getLogger(__name__)
 
@@ -40,12 +49,14 @@ class Silos:
         self.settings = settings
         self.run_name = run
         self._position = (-1, 0)
+        self._journals: Journals = {}
 
     def run(self, exchange: Exchange, server: ServerState, cohort: Cohort, round_number: int) -> Outcome:
         """Carry out one exchange."""
         cohort = self.setting.prepare(exchange, server, cohort, round_number)
         started = self._position[0] == round_number
         self._position = (round_number, self._position[1] + 1 if started else 0)
+        self._journals = exchange.journals(server, self._journals)
         traffic = Traffic(len(cohort))
         requests = {}
         for place in range(len(cohort)):
@@ -54,7 +65,7 @@ class Silos:
             down = exchange.down(server, one.ids)
             traffic.record(traffic.down, here, exchange.down_bits(server, down, one.ids))
             down = tree.row(down, 0) if exchange.personal_down else down
-            requests[self._name(int(one.ids))] = self._work(exchange, down, one)
+            requests[self._name(int(one.ids))] = self._work(exchange, server, down, one)
         minimum = self.settings.minimum(len(requests))
         packets = ask_all(self.link, requests, self.settings.patience, minimum)
         uploads, arrived = [], torch.zeros_like(cohort.replied)
@@ -103,7 +114,7 @@ class Silos:
     def _name(self, number: int) -> str:
         return self.settings.silos[number]
 
-    def _work(self, exchange: Exchange, down: Message, one: Cohort) -> Request:
+    def _work(self, exchange: Exchange, server: ServerState, down: Message, one: Cohort) -> Request:
         """The request for one exchange with one silo."""
         number, (round_number, index) = int(one.ids), self._position
         assert one.local_steps is not None, "set by prepare"
@@ -119,15 +130,19 @@ class Silos:
             "clock_steps": self.setting.clock_steps(exchange),
         }
         first = self.first_state(number)
-        trees = {"down": down} | ({} if first is None else {"first": first})
-        return Request(header, trees, self._expected(exchange, down, one))
+        expected = self._expected(exchange, down, one)
+        if first is not None:
+            # It may be a silo that lost its state: whatever it held before is gone, so nothing is left out.
+            return Request(header, {"down": down, "first": first}, expected)
+        sent = exchange.send_down(server, down, one.ids[0], self._journals)
+        return Request(header, {"down": sent}, expected)
 
-    def _expected(self, exchange: Exchange, down: Message, one: Cohort) -> dict[str, Any]:
+    def _expected(self, exchange: Exchange, down: Message, one: Cohort) -> Expected:
         """What an upload must look like, from a rehearsal with a row of zeros."""
         client = tree.row(self.setting.arrivals(self.setting.founding, one.ids), 0)
         site = self._stand_in_site(one.ids[0], self._position[0], self.setting.clock_steps(exchange))
         _, upload = exchange.finish(exchange.begin(client, down, site), client, down, site)
-        return signature(upload)
+        return Expected(exchange, upload)
 
     def _stand_in_site(self, number: Tensor, round_number: int, clock_steps: int) -> Site:
         federation = self.setting.federation

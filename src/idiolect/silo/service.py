@@ -115,9 +115,11 @@ class Run:
         if state is None:
             raise UserError("this silo has no state in this run, and none was sent")
         self.setting.steps_on_clock = int(header["clock_steps"])
-        state, upload = self.engine.work(Task(exchange, trees["down"], state, cohort, position.round))
+        down = exchange.receive_down(trees["down"], state)
+        state, upload = self.engine.work(Task(exchange, down, state, cohort, position.round))
+        sent = exchange.send_up(upload)  # before the state is kept: it may be refused
         self.vault.keep(position, state)
-        return pack({**_echo(header), "steps": int(cohort.steps)}, {"upload": upload})
+        return pack({**_echo(header), "steps": int(cohort.steps)}, {"upload": sent})
 
     def evaluate(self, packet: Packet, shares_metrics: bool) -> bytes:
         """The metrics of all models on validation and test rows; the models are kept here."""

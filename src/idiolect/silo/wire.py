@@ -50,7 +50,15 @@ def unpack(message: bytes, most_bytes: int | None = None) -> Packet:
         header = json.loads(_metadata(message)[_HEADER])
         shapes = header.pop("trees")
         return Packet(header, {name: _rebuild(shape, named, (name,)) for name, shape in shapes.items()})
-    except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, ImportError) as error:
+    except (
+        SafetensorError,
+        KeyError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        ImportError,
+        RecursionError,
+    ) as error:
         raise UserError(f"a message cannot be read: {error}") from error
 
 
