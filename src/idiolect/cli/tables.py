@@ -8,6 +8,7 @@ import pandas as pd
 
 from idiolect.cli.console import print_table
 from idiolect.runs.folder import RunFolder
+from idiolect.text import amount
 
 
 def print_run(folder: RunFolder) -> None:
@@ -61,11 +62,6 @@ def print_comparison(table: pd.DataFrame, data: str) -> None:
     )
     columns = ["model", "mean", "worst 10 %", "worst", "gain over alone", "over shared", "round", "sent up"]
     print_table(title, columns, rows)
-
-
-def amount(bits: float) -> str:
-    """A number of bits for people."""
-    return f"{bits / 8e6:.2f} MB" if bits == 0 or bits >= 8e5 else f"{bits / 8e3:.1f} kB"
 
 
 def _value(value: float, metric: str) -> str:

@@ -1,7 +1,6 @@
 """The report page: one HTML file with everything in it, and its figures as files beside it."""
 
 import io
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,14 +8,13 @@ from typing import Any
 
 import pandas as pd
 
-from idiolect.errors import UserError
 from idiolect.methods.catalogue import find_method
 from idiolect.reports import figures
 from idiolect.reports.evidence import BITS_PER_MEGABYTE, Evidence, gather, name_of
+from idiolect.reports.rendering import render
 from idiolect.runs.folder import RunFolder
 from idiolect.store.files import write_bytes
-
-SHARES = ("accuracy", "balanced_accuracy")  # shown in per cent
+from idiolect.text import show_value
 
 
 @dataclass(frozen=True)
@@ -54,20 +52,11 @@ DRAWINGS: tuple[tuple[str, Callable[[Evidence], Any], str, str], ...] = (
 
 def write_report(folders: Sequence[Path], page: Path) -> None:
     """Write the page for some runs or comparisons, and its figures beside it in `figures/`."""
-    try:
-        from jinja2 import Environment, PackageLoader, select_autoescape
-    except ImportError as missing:
-        raise UserError("a report page needs jinja2: pip install 'idiolect[report]'") from missing
     evidence = gather(folders)
     page.parent.mkdir(parents=True, exist_ok=True)
     drawn = [_draw(evidence, page.parent / "figures", *drawing) for drawing in DRAWINGS]
-    environment = Environment(
-        loader=PackageLoader("idiolect.reports"),
-        autoescape=select_autoescape(),
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    html = environment.get_template("page.html").render(
+    html = render(
+        "page.html",
         title=_title(evidence),
         evidence=evidence,
         answer=_answer(evidence),
@@ -78,17 +67,6 @@ def write_report(folders: Sequence[Path], page: Path) -> None:
         runs=[_run_card(run) for run in evidence.runs],
     )
     write_bytes(page, html.encode())
-
-
-def show_value(value: float, metric: str) -> str:
-    """A value as it is read: shares in per cent, everything else with four digits.
-
-    >>> show_value(0.98761, "accuracy"), show_value(0.98761, "rmse"), show_value(float("nan"), "rmse")
-    ('98.8 %', '0.9876', '–')
-    """
-    if math.isnan(value):
-        return "–"
-    return f"{100 * value:.1f} %" if metric in SHARES else f"{value:.4g}"
 
 
 def _draw(

@@ -1,13 +1,19 @@
 """Commands for silos: `silo init`, `serve`, `join`."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from idiolect.errors import UserError
+
+if TYPE_CHECKING:
+    from idiolect.silo.serving import ServeFolder
+    from idiolect.silo.tracking import View
 
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 
@@ -79,13 +85,15 @@ def serve(
     if folder.finished:
         typer.echo(f"run: {folder.path} is finished")
         return
-    _log_to(folder.path / "log.txt")
-    end_properly_when_terminated()
     _require_flower()
     from idiolect.silo.superlink import flower_link
 
-    with flower_link(folder.settings.silos, listen, chosen, folder.path / "flower") as link:
-        coordinate(folder, link)
+    end_properly_when_terminated()
+    with (
+        _views(folder) as views,
+        flower_link(folder.settings.silos, listen, chosen, folder.path / "flower") as link,
+    ):
+        coordinate(folder, link, views)
     typer.echo(f"run: {folder.path}")
 
 
@@ -128,9 +136,9 @@ def join(
     folder = Path(state) / name
     folder.mkdir(parents=True, exist_ok=True)
     silo = Silo(name, table, folder, limits, ignore=ignored, shares_metrics=share_metrics)
-    _log_to(folder / "log.txt")
-    end_properly_when_terminated()
     _require_flower()
+    _log_to(folder / "log.txt", logging.StreamHandler())
+    end_properly_when_terminated()
     from idiolect.silo.supernode import run_silo
 
     run_silo(silo, server, chosen, folder / "flower")
@@ -163,12 +171,33 @@ def _listed(text: str) -> tuple[str, ...]:
     return tuple(entry.strip() for entry in text.split(",") if entry.strip())
 
 
-def _log_to(path: Path) -> None:
+@contextmanager
+def _views(folder: "ServeFolder") -> Iterator["list[View]"]:
+    """Where the run shows itself: a page, and a picture in place of plain lines where there is a terminal."""
+    from rich.console import Console
+
+    from idiolect.silo.page import page_view
+    from idiolect.silo.terminal import ConsoleHandler, TerminalView
+
+    console = Console()
+    log_file = folder.path / "log.txt"
+    _log_to(log_file, ConsoleHandler(console) if console.is_terminal else logging.StreamHandler())
+    page = page_view(folder)
+    views: list[View] = [] if page is None else [page]
+    if not console.is_terminal:
+        yield views
+        return
+    terminal = TerminalView(console)
+    with terminal.on_screen():
+        yield [*views, terminal]
+
+
+def _log_to(path: Path, screen: logging.Handler) -> None:
     """Our lines to the screen and to a file; Flower's own stay in its files."""
     form = logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S")
     logger = logging.getLogger("idiolect")
     logger.setLevel(logging.INFO)
-    for handler in (logging.StreamHandler(), logging.FileHandler(path, encoding="utf-8")):
+    for handler in (screen, logging.FileHandler(path, encoding="utf-8")):
         handler.setFormatter(form)
         logger.addHandler(handler)
     logging.getLogger("flwr").setLevel(logging.ERROR)

@@ -1,8 +1,7 @@
 """The coordinator's half: an engine whose clients are silos, and the rounds with checkpoints around it."""
 
 import logging
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -32,6 +31,7 @@ from idiolect.silo.asking import Expected, Link, Request, ask_all
 from idiolect.silo.roster import Roster
 from idiolect.silo.serving import ServeFolder, ServeSettings
 from idiolect.silo.share import needs, shared_part
+from idiolect.silo.tracking import Tracker, View
 from idiolect.silo.wire import Packet, describe_object
 
 log = logging.getLogger(__name__)
@@ -41,11 +41,18 @@ class Silos:
     """An engine: the client half of each exchange is carried out at the silos."""
 
     def __init__(
-        self, setting: Setting, roster: Roster, link: Link, settings: ServeSettings, run: str
+        self,
+        setting: Setting,
+        roster: Roster,
+        link: Link,
+        settings: ServeSettings,
+        run: str,
+        tracker: Tracker,
     ) -> None:
         self.setting = setting
         self.roster = roster
         self.link = link
+        self.tracker = tracker
         self.settings = settings
         self.run_name = run
         self._position = (-1, 0)
@@ -67,7 +74,10 @@ class Silos:
             down = tree.row(down, 0) if exchange.personal_down else down
             requests[self._name(int(one.ids))] = self._work(exchange, server, down, one)
         minimum = self.settings.minimum(len(requests))
-        packets = ask_all(self.link, requests, self.settings.patience, minimum)
+        what = f"round {round_number + 1}" + (f", exchange {self._position[1] + 1}" if started else "")
+        with self.tracker.asking("silos", what):
+            packets = ask_all(self.link, requests, self.settings.patience, minimum)
+        self.tracker.usable(packets)
         uploads, arrived = [], torch.zeros_like(cohort.replied)
         for place, number in enumerate(cohort.ids.tolist()):
             packet = packets.get(self._name(number))
@@ -100,8 +110,12 @@ class Silos:
             header = {"ask": "evaluate", "run": self.run_name, "round": round_number, "absent": absent}
             trees = {"server": share} | ({} if first is None else {"first": first})
             requests[self._name(number)] = Request(header, trees)
-        replies = ask_all(self.link, requests, self.settings.patience, 0)
-        return _metrics_table(replies, [self._name(number) for number in ids.tolist()], round_number)
+        with self.tracker.asking("evaluation", f"evaluation after round {round_number}"):
+            replies = ask_all(self.link, requests, self.settings.patience, 0)
+        self.tracker.usable(replies)
+        metrics = _metrics_table(replies, [self._name(number) for number in ids.tolist()], round_number)
+        self.tracker.evaluated(metrics)
+        return metrics
 
     def first_state(self, number: int) -> ClientState | None:
         """The state to send to a silo that has none yet."""
@@ -158,17 +172,27 @@ class Silos:
         )
 
 
-def coordinate(folder: ServeFolder, link: Link) -> pd.DataFrame:
+def coordinate(folder: ServeFolder, link: Link, views: Sequence[View] = ()) -> pd.DataFrame:
     """Greet the silos, play the rounds that are left, evaluate and save; returns all metrics."""
+    with Tracker(folder, views) as tracker:
+        metrics = _play(folder, tracker.watch(link), tracker)
+        folder.finish()
+        log.info("finished after round %d", folder.settings.config.rounds)
+    return pd.concat(metrics, ignore_index=True)
+
+
+def _play(folder: ServeFolder, link: Link, tracker: Tracker) -> list[pd.DataFrame]:
+    """All rounds that are left; a table of metrics for each evaluation, earlier ones included."""
     config, silos = folder.settings.config, folder.settings.silos
-    engine, server, start = _begin(folder, link)
+    engine, server, start = _begin(folder, link, tracker)
     plan = config.participation.bind(silos)
     metrics = folder.metrics(up_to=start)
 
     def evaluate(done: int) -> None:
         present = plan.present(max(done - 1, 0), len(silos)).nonzero()[:, 0]
-        metrics.append(engine.evaluate(server, present, done))
-        folder.write_metrics(metrics)
+        with tracker.phase("evaluation"):
+            metrics.append(engine.evaluate(server, present, done))
+            folder.write_metrics(metrics)
         _log_metrics(
             metrics[-1], engine.setting.method.kinds[-1], main_metric(engine.setting.federation.task)
         )
@@ -179,32 +203,38 @@ def coordinate(folder: ServeFolder, link: Link) -> pd.DataFrame:
     log.info("%s at round %d", "started" if start == 0 else "continued", start)
     if is_due(start) and not any(start in table["round"].values for table in metrics):
         evaluate(start)
+    if start == 0:
+        tracker.played(0, 0, 0)
+        tracker.completed()
     for round_number in range(start, config.rounds):
-        begun = time.monotonic()
         result = play_round(engine, plan, server, round_number)
         server, done = result.server, round_number + 1
-        folder.save(done, server, engine.roster.pending)
         down_bits, up_bits = int(result.down_bits.sum()), int(result.up_bits.sum())
-        folder.add_round(done, down_bits, up_bits)
+        with tracker.phase("saving"):
+            record = tracker.played(done, down_bits, up_bits)
+            folder.save(done, server, engine.roster.pending)
         line = "round %d of %d: %.1f s, %.3g kB down, %.3g kB up"
-        log.info(line, done, config.rounds, time.monotonic() - begun, down_bits / 8e3, up_bits / 8e3)
+        log.info(line, done, config.rounds, record.own_seconds, down_bits / 8e3, up_bits / 8e3)
         if is_due(done):
             evaluate(done)
-    folder.finish()
-    log.info("finished after round %d", config.rounds)
-    return pd.concat(metrics, ignore_index=True)
+        tracker.completed()
+    return metrics
 
 
-def _begin(folder: ServeFolder, link: Link) -> tuple[Silos, ServerState, int]:
+def _begin(folder: ServeFolder, link: Link, tracker: Tracker) -> tuple[Silos, ServerState, int]:
     """The engine, the server and the round to go on with: the first, or the one after the checkpoint."""
-    rows, known = _greet(folder, link)
+    with tracker.asking("greeting", "greeting"):
+        rows, known = _greet(folder, link)
     folder.remember_rows(rows)
-    engine, server = _build(folder, link, rows)
+    engine, server = _build(folder, link, rows, tracker)
+    tracker.greeted(rows, main_metric(engine.setting.federation.task))
     engine.roster.has_state = torch.tensor([known[name] for name in folder.settings.silos])
     checkpoint = folder.checkpoint()
     if checkpoint is None:
+        tracker.continued(-1)
         return engine, server, 0
     start, server, engine.roster.pending = checkpoint
+    tracker.continued(start)
     return engine, server, start
 
 
@@ -236,7 +266,9 @@ def _greet(folder: ServeFolder, link: Link) -> tuple[dict[str, int], dict[str, b
     return rows, {name: bool(packet.header["known"]) for name, packet in replies.items()}
 
 
-def _build(folder: ServeFolder, link: Link, rows: Mapping[str, int]) -> tuple[Silos, ServerState]:
+def _build(
+    folder: ServeFolder, link: Link, rows: Mapping[str, int], tracker: Tracker
+) -> tuple[Silos, ServerState]:
     """The engine, and the server before the first round: as in a simulation, but without data."""
     settings, config = folder.settings, folder.settings.config
     dtype = torch.float64 if config.dtype == "float64" else torch.float32
@@ -258,7 +290,7 @@ def _build(folder: ServeFolder, link: Link, rows: Mapping[str, int]) -> tuple[Si
         batch_size=None if config.batch_size == "all" else config.batch_size,
         founding=founding,
     )
-    return Silos(setting, roster, link, settings, folder.run_name), founding
+    return Silos(setting, roster, link, settings, folder.run_name, tracker), founding
 
 
 def _metrics_table(replies: Mapping[str, Packet], names: list[str], round_number: int) -> pd.DataFrame:

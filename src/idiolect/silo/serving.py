@@ -3,11 +3,14 @@
 serve.json                  settings, schema, the run's name, rows of each silo
 checkpoint.safetensors      the server after the last round
 metrics.parquet             what silos shared: round, client, kind, part, metric, value
-rounds.csv                  round, down_bits, up_bits
+rounds.csv                  round, bits and bytes down and up, seconds of each phase
+status.json                 what the silos did last, and warnings
+report.html                 the same for people, if the extra `report` is installed
 finished                    written last
 log.txt                     what happened when
 """
 
+import dataclasses
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,10 +25,13 @@ from idiolect.runs.config import RunConfig, resolve
 from idiolect.runs.settings import read_settings
 from idiolect.silo.asking import Patience
 from idiolect.silo.schema import Schema, read_schema
+from idiolect.silo.status import PHASES, RoundRecord, SiloStatus, Status, Warned
 from idiolect.silo.wire import pack, unpack
 from idiolect.store.files import read_json, read_parquet, write_bytes, write_json, write_parquet
 
 FORMAT = "idiolect-serve-1"
+NOT_SINCE_RESTART = "not heard since the restart"
+_ROUND_NUMBERS = ("round", "down_bits", "up_bits", "down_bytes", "up_bytes")
 _OWN = ("silos", "schema", "minimum_replies", "answer_seconds", "patience_seconds", "most_megabytes")
 # What decides the numbers at a silo; everything else stays with the coordinator.
 _SHARED = ("method", "codec", "model", "rounds", "seed", "batch_size", "weight_decay", "dtype")
@@ -179,12 +185,43 @@ class ServeFolder:
         """Keep all metrics."""
         write_parquet(self.path / "metrics.parquet", pd.concat(list(metrics), ignore_index=True))
 
-    def add_round(self, round_number: int, down_bits: int, up_bits: int) -> None:
-        """Note a round's traffic."""
+    def rounds(self) -> list[RoundRecord]:
+        """What each round took."""
         path = self.path / "rounds.csv"
-        header = "" if path.is_file() else "round,down_bits,up_bits\n"
-        with path.open("a", encoding="utf-8") as file:
-            file.write(f"{header}{round_number},{down_bits},{up_bits}\n")
+        if not path.is_file():
+            return []
+        return [
+            RoundRecord(
+                **{name: int(row[name]) for name in _ROUND_NUMBERS},
+                seconds={phase: float(row[f"{phase}_seconds"]) for phase in PHASES},
+            )
+            for row in pd.read_csv(path).to_dict(orient="records")
+        ]
+
+    def write_rounds(self, records: Sequence[RoundRecord]) -> None:
+        """Keep what all rounds took."""
+        rows = [
+            {name: getattr(record, name) for name in _ROUND_NUMBERS}
+            | {f"{phase}_seconds": round(record.seconds[phase], 4) for phase in PHASES}
+            for record in records
+        ]
+        write_bytes(self.path / "rounds.csv", pd.DataFrame(rows).to_csv(index=False).encode())
+
+    def last_known(self) -> tuple[dict[str, SiloStatus], list[Warned], str]:
+        """The silos, the last warnings and the metric, as of when the status was last written."""
+        path = self.path / "status.json"
+        if not path.is_file():
+            return {}, [], ""
+        content = read_json(path)
+        silos = [SiloStatus(**{**silo, "trouble": NOT_SINCE_RESTART}) for silo in content["silos"]]
+        warnings = [Warned(*warned) for warned in content["warnings"]]
+        return {silo.name: silo for silo in silos}, warnings, content["metric"]
+
+    def write_status(self, status: Status) -> None:
+        """Keep what is known of the silos."""
+        plain = dataclasses.asdict(status)
+        del plain["history"]  # rounds.csv has it
+        write_json(self.path / "status.json", {"done": status.done, **plain})
 
     def finish(self) -> None:
         """Mark the run as finished."""

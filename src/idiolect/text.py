@@ -1,0 +1,39 @@
+"""Numbers as people read them, the same in tables, on pages and in terminals."""
+
+import math
+
+_SHARES = ("accuracy", "balanced_accuracy")  # shown in per cent
+
+
+def show_value(value: float, metric: str) -> str:
+    """A metric's value: shares in per cent, everything else with four digits.
+
+    >>> show_value(0.98761, "accuracy"), show_value(0.98761, "rmse"), show_value(float("nan"), "rmse")
+    ('98.8 %', '0.9876', '–')
+    """
+    if math.isnan(value):
+        return "–"
+    return f"{100 * value:.1f} %" if metric in _SHARES else f"{value:.4g}"
+
+
+def amount(bits: float) -> str:
+    """A number of bits, in bytes.
+
+    >>> amount(0), amount(8 * 1234), amount(8 * 25e6)
+    ('0.00 MB', '1.2 kB', '25.00 MB')
+    """
+    return f"{bits / 8e6:.2f} MB" if bits == 0 or bits >= 8e5 else f"{bits / 8e3:.1f} kB"
+
+
+def duration(seconds: float) -> str:
+    """A time span, in one or two units.
+
+    >>> duration(0.04), duration(12.34), duration(200), duration(7300)
+    ('0.0 s', '12.3 s', '3 min 20 s', '2 h 1 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
