@@ -33,11 +33,11 @@ def started(folder: Path, label: str, *arguments: str) -> Iterator[subprocess.Po
                 process.wait()
 
 
-def joining(folder: Path, name: str, address: str) -> list[str]:
+def joining(folder: Path, name: str, address: str, *, insecure: bool = False) -> list[str]:
     """The arguments of `idiolect join` for one silo; its table is written first."""
     own_rows(name).to_csv(folder / f"{name}.csv", index=False)
-    keys = str(folder / "keys" / name)
-    return ["join", "--server", address, "--name", name, "--data", f"{name}.csv", "--keys", keys]
+    security = ["--insecure"] if insecure else ["--keys", str(folder / "keys" / name)]
+    return ["join", "--server", address, "--name", name, "--data", f"{name}.csv", *security]
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:

@@ -181,3 +181,35 @@ def expected_predictions(simulation: Simulation, frame: pd.DataFrame) -> list[st
     model = simulation.predictor(SILOS.index("south"))["personal"]
     classes = objective.predict(model, preprocessing.transform(frame).double()).argmax(-1)
     return [preprocessing.class_names[c] for c in classes.tolist()]
+
+
+def test_a_trial_without_keys_on_loopback(tmp_path: Path) -> None:
+    """Plain text, two silos, two rounds; one of them comes late, and the page tells how it went."""
+    settings = config({"name": "apfl", "local_steps": 2}, rounds=2)
+    deployed(settings, tmp_path)  # writes the schema
+    names = ["south", "north"]
+    (tmp_path / "my.yaml").write_text(write_settings({**settings, "silos": names, "schema": "schema.json"}))
+    address = f"127.0.0.1:{free_port()}"
+    log, page = tmp_path / "served" / "log.txt", tmp_path / "served" / "report.html"
+    with ExitStack() as stack:
+        arguments = ["serve", "my.yaml", "--insecure", "--listen", address, "--out", "served"]
+        serve = stack.enter_context(started(tmp_path, "serve", *arguments))
+        stack.enter_context(started(tmp_path, "north", *joining(tmp_path, "north", address, insecure=True)))
+        wait_for(lambda: log.is_file() and "south: not connected" in log.read_text(), 120, "somebody missing")
+        assert 'http-equiv="refresh"' in page.read_text()
+        more = ["--no-share-metrics"]
+        stack.enter_context(
+            started(tmp_path, "south", *joining(tmp_path, "south", address, insecure=True), *more)
+        )
+        wait_for(lambda: serve.poll() is not None, 180, "two rounds")
+    assert serve.returncode == 0, (tmp_path / "serve.log").read_text()
+    folder = ServeFolder(tmp_path / "served")
+    assert folder.finished
+    assert [record.round for record in folder.rounds()] == [0, 1, 2]
+    assert set(pd.read_parquet(tmp_path / "served" / "metrics.parquet").client) == {"north"}
+    text = page.read_text()
+    assert "http-equiv" not in text
+    assert "Finished after round 2" in text
+    assert "not shared" in text
+    assert "south: not connected" in text
+    assert "round 2 of 2" in (tmp_path / "serve.log").read_text()  # plain lines where there is no terminal

@@ -33,6 +33,7 @@ from idiolect.silo.processes import LOOPBACK, Child, free_port, secret_file
 from idiolect.silo.wire import pack, unpack
 
 START_SECONDS = 60.0
+NAME_SECONDS = 20.0  # a SuperNode looks for messages every three seconds
 POLL_SECONDS = 0.1
 
 log = logging.getLogger(__name__)
@@ -41,13 +42,17 @@ log = logging.getLogger(__name__)
 class FlowerLink:
     """Carries requests through a SuperLink; `nodes` says which node is which silo."""
 
-    def __init__(self, grid: Any, nodes: Mapping[str, int]) -> None:
+    def __init__(self, grid: Any, nodes: Mapping[str, int], *, asks_names: bool = False) -> None:
         self.grid = grid
         self.nodes = dict(nodes)
+        # Without keys nothing else tells who is who, and a silo that comes back is another node.
+        self.asks_names = asks_names
 
     def ask(self, requests: Mapping[str, bytes], seconds: float) -> Iterator[tuple[str, bytes | Unreachable]]:
         """Replies as they come in, until the time is over."""
         connected = set(self.grid.get_node_ids())
+        if self.asks_names and not connected.issuperset(self.nodes.get(name, 0) for name in requests):
+            self._learn_names(connected - set(self.nodes.values()))
         reachable = [name for name in requests if self.nodes.get(name) in connected]
         for name in requests.keys() - set(reachable):
             yield name, Unreachable("not connected")
@@ -67,6 +72,12 @@ class FlowerLink:
             time.sleep(POLL_SECONDS)
         for name in waiting.values():
             yield name, Unreachable(f"no answer within {seconds:.0f} seconds")
+
+    def _learn_names(self, strangers: set[int]) -> None:
+        link = FlowerLink(self.grid, {str(node): node for node in strangers})
+        for node, reply in link.ask({name: pack({"ask": "name"}) for name in link.nodes}, NAME_SECONDS):
+            if isinstance(reply, bytes) and "name" in (header := unpack(reply).header):
+                self.nodes[header["name"]] = int(node)
 
 
 def _content(reply: Message) -> bytes | Unreachable:
@@ -91,9 +102,7 @@ def flower_link(
         nodes = control.register(names, keys) if keys is not None else {}
         control.start_run()
         with _grid(ports["appio"], secret.read_bytes(), child) as grid:
-            if keys is None:
-                nodes = _introduced(grid, names)
-            yield FlowerLink(grid, nodes)
+            yield FlowerLink(grid, nodes, asks_names=keys is None)
 
 
 def _arguments(address: str, keys: Path | None, ports: Mapping[str, str], secret: Path) -> list[str]:
@@ -194,19 +203,6 @@ def _grid(address: str, secret: bytes, child: Child) -> Iterator[GrpcGrid]:
     finally:
         heartbeat.stop()
         grid.close()
-
-
-def _introduced(grid: GrpcGrid, names: tuple[str, ...]) -> dict[str, int]:
-    """Without keys, silos are asked for their names: only for trials on one machine."""
-    nodes: dict[str, int] = {}
-    while set(names) - nodes.keys():
-        strangers = [node for node in grid.get_node_ids() if node not in nodes.values()]
-        link = FlowerLink(grid, {str(node): node for node in strangers})
-        for node, reply in link.ask({name: pack({"ask": "name"}) for name in link.nodes}, START_SECONDS):
-            if isinstance(reply, bytes) and "name" in (header := unpack(reply).header):
-                nodes[header["name"]] = int(node)
-        time.sleep(1)
-    return nodes
 
 
 def _stub_bundle() -> bytes:
