@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from idiolect.methods import _mixing
-from idiolect.methods._mixing import Comparison, MixingMatrix, WeightRule, mixing_matrix
+from idiolect.methods._mixing import Comparison, ModelSizes, WeightRule, mixing_matrix
+from idiolect.methods._mixing_matrix import MixingMatrix
 
 EMPTY = MixingMatrix.empty(torch.zeros((), dtype=torch.float64))
 
@@ -26,7 +27,7 @@ def test_blocks_of_rows_give_the_matrix_that_all_rows_give(monkeypatch, rule):
     active = torch.arange(11) != 4
     whole, change = mixing_matrix(comparison, active, rule, EMPTY)
     again, no_change = mixing_matrix(comparison, active, WeightRule(regulariser=1e9), whole)
-    monkeypatch.setattr(_mixing, "BLOCK", 3)
+    monkeypatch.setattr(_mixing, "AT_ONCE", 3 * 11 + 1)
     pieces, same_change = mixing_matrix(comparison, active, rule, EMPTY)
     assert torch.equal(pieces.places, whole.places)
     assert torch.allclose(pieces.weights, whole.weights, rtol=1e-12)
@@ -34,6 +35,57 @@ def test_blocks_of_rows_give_the_matrix_that_all_rows_give(monkeypatch, rule):
     resolved, moved = mixing_matrix(comparison, active, WeightRule(regulariser=1e9), whole)
     assert torch.equal(resolved.places, again.places)
     assert float(moved) == pytest.approx(float(no_change), rel=1e-9)
+
+
+@pytest.mark.parametrize("at_once", [1, 30, 10**6])
+@pytest.mark.parametrize("clients", [7, 8])
+def test_distances_regulariser_and_weights_equal_a_dense_transcription(monkeypatch, at_once, clients):
+    """Two leaves, uneven rows, one client not heard; the weights by bisection on the multiplier."""
+    monkeypatch.setattr(_mixing, "AT_ONCE", at_once)
+    draw = np.random.default_rng(clients)
+    weight, bias = draw.normal(size=(clients, 2, 3)), 2 * draw.normal(size=(clients, 5))
+    sizes, active = draw.integers(3, 60, clients), np.arange(clients) != 2
+    vectors = np.concatenate([weight.reshape(clients, 6), bias], axis=1)
+    z = ((vectors[:, None] - vectors[None]) ** 2).sum(-1)
+    others = active[:, None] & active & ~np.eye(clients, dtype=bool)
+    lam = 0.5 * sizes[active].mean() * 0.8 * np.median(z[others])
+    alpha = np.zeros((clients, clients))
+    for i in np.flatnonzero(active):
+        low, high = 0.0, z.max() + 2 * lam
+        for _ in range(200):
+            nu = (low + high) / 2
+            alpha[i] = active * sizes / (2 * lam) * np.maximum(0, nu - z[i])
+            low, high = (nu, high) if alpha[i].sum() < 1 else (low, nu)
+    prior = active * sizes / sizes[active].sum()
+
+    gradients = {"weight": torch.as_tensor(weight), "bias": torch.as_tensor(bias)}
+    like = {"weight": torch.zeros(2, 3, dtype=torch.float64), "bias": torch.zeros(5, dtype=torch.float64)}
+    comparison = Comparison(gradients, like, torch.as_tensor(sizes), None)
+    rule = WeightRule(regulariser_factor=0.8)
+    matrix, change = mixing_matrix(comparison, torch.as_tensor(active), rule, EMPTY)
+    assert np.abs(comparison.distances(torch.arange(clients)).numpy() - z).max() < 1e-12
+    assert comparison.regulariser(torch.as_tensor(active), rule) == pytest.approx(lam, rel=1e-12)
+    assert np.abs(matrix.rows(0, clients, clients).numpy() - alpha).max() < 1e-12
+    assert float(change) == pytest.approx(np.sqrt(((alpha - prior)[active] ** 2).sum()), rel=1e-12)
+
+
+@pytest.mark.parametrize("at_once", [1, 40, 10**6])
+def test_distances_of_submodels_equal_a_dense_transcription(monkeypatch, at_once):
+    """Where both clients hold parameters: a hidden layer of four units, of which some hold only two."""
+    monkeypatch.setattr(_mixing, "AT_ONCE", at_once)
+    draw, held = np.random.default_rng(3), np.array([4, 2, 4, 2, 2])
+    units = np.arange(4) < held[:, None]
+    into = draw.normal(size=(5, 4, 3)) * units[:, :, None]
+    out = draw.normal(size=(5, 2, 4)) * units[:, None, :]
+    masks = np.concatenate([np.repeat(units, 3, axis=1), np.tile(units, 2)], axis=1)
+    vectors = np.concatenate([into.reshape(5, 12), out.reshape(5, 8)], axis=1)
+    z = (((vectors[:, None] - vectors) * masks[:, None] * masks) ** 2).sum(-1)
+
+    gradients = {"0.weight": torch.as_tensor(into), "1.weight": torch.as_tensor(out)}
+    like = {name: torch.zeros(leaf.shape[1:], dtype=torch.float64) for name, leaf in gradients.items()}
+    rule = ModelSizes(capacities=(1.0, 0.5, 1.0, 0.5, 0.5), support="intersection")
+    comparison = Comparison(gradients, like, torch.tensor([9, 4, 5, 7, 6]), rule)
+    assert np.abs(comparison.distances(torch.tensor([1, 4, 0])).numpy() - z[[1, 4, 0]]).max() < 1e-12
 
 
 def test_entries_rows_and_row_statistics_agree_with_the_dense_matrix():

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from idiolect.core import rng
 from idiolect.core.tree import flatten_rows
 from idiolect.data.quadratics import quadratics
-from idiolect.methods._mixing import MixingMatrix
+from idiolect.methods._mixing_matrix import MixingMatrix
 from idiolect.methods._shuffling import NOBODY, Route
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.local import Local

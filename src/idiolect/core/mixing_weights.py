@@ -44,7 +44,7 @@ def automatic_regulariser(distances: Tensor, sizes: Tensor, factor: float) -> fl
     Where more than half of the distances are zero their mean stands in; where all are, the weights are
     n_j / n for every λ.
     """
-    ordered = distances.flatten().sort().values
-    median = float(ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
-    middle = median or float(ordered.mean()) or 1.0
+    values = distances.flatten()
+    middles = [values.kthvalue(place).values for place in ((len(values) + 1) // 2, len(values) // 2 + 1)]
+    middle = float(sum(middles)) / 2 or float(values.mean()) or 1.0
     return 0.5 * float(sizes.to(torch.float64).mean()) * factor * middle

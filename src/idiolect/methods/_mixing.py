@@ -2,11 +2,12 @@
 
 Rows are solved in blocks, so that memory grows with the number of non-zero weights (12 bytes each in
 single precision) and not with clients²; only the gradients themselves, clients × parameters, are held
-whole. With N clients, d parameters and blocks of b rows the working memory is about 5 b N doubles.
+whole. The working memory is a few times `AT_ONCE` doubles.
 """
 
 import math
-from typing import Literal, NamedTuple
+from collections.abc import Iterator
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -18,8 +19,9 @@ from idiolect.core.hyper import STRICT, hyper
 from idiolect.core.mixing_weights import automatic_regulariser, optimal_weights, projected_weights
 from idiolect.core.submodel import Chain, Ratio, client_ratios, restrict
 from idiolect.core.tree import Params
+from idiolect.methods._mixing_matrix import MixingMatrix
 
-BLOCK = 1024  # rows solved at once
+AT_ONCE = 2**19  # entries of a matrix that are worked on together: small enough to stay in the cache
 MEDIAN_ROWS = 1000  # rows that the automatic regulariser looks at, evenly spaced, where there are more
 EQUAL = 1e-13  # squared distances below this part of the squared norms are rounding
 
@@ -57,50 +59,6 @@ class ModelSizes:
         return client_ratios(self.capacities, torch.arange(clients))
 
 
-class MixingMatrix(NamedTuple):
-    """The non-zero weights in row order; α_i(j) lies at place i · clients + j."""
-
-    places: Tensor  # int64[weights], ascending
-    weights: Tensor
-
-    @classmethod
-    def empty(cls, like: Tensor) -> "MixingMatrix":
-        """No weights yet."""
-        return cls(torch.zeros(0, dtype=torch.int64), like.new_zeros(0))
-
-    def at(self, rows: Tensor, columns: Tensor, clients: int) -> Tensor:
-        """α_row(column) for each pair."""
-        if not len(self.places):
-            return self.weights.new_zeros(rows.shape)
-        wanted = rows * clients + columns
-        found = torch.searchsorted(self.places, wanted).clamp_max(len(self.places) - 1)
-        return torch.where(self.places[found] == wanted, self.weights[found], 0)
-
-    def largest(self, clients: int) -> Tensor:
-        """max_j α_i(j) of each row (1 for a row without weights)."""
-        top = self.weights.new_zeros(clients)
-        top = top.scatter_reduce(0, self.places // clients, self.weights, "amax")
-        return torch.where(top > 0, top, 1)
-
-    def rows(self, first: int, last: int, clients: int) -> Tensor:
-        """Rows [first, last) with their zeros."""
-        start, end = torch.searchsorted(self.places, torch.tensor([first, last]) * clients)
-        dense = self.weights.new_zeros((last - first) * clients)
-        dense[self.places[start:end] - first * clients] = self.weights[start:end]
-        return dense.reshape(last - first, clients)
-
-    def row_entropy(self, clients: int) -> Tensor:
-        """-Σ_j α_i(j) log α_i(j) of each row."""
-        terms = torch.special.entr(self.weights)
-        return self.weights.new_zeros(clients).index_add(0, self.places // clients, terms)
-
-    def effective_helpers(self, clients: int) -> Tensor:
-        """1 / Σ_j α_i(j)² of each row (0 for a row without weights)."""
-        squares = self.weights.new_zeros(clients)
-        squares = squares.index_add(0, self.places // clients, self.weights.square())
-        return torch.where(squares > 0, 1 / squares, 0)
-
-
 class Comparison:
     """Whose gradients are compared, and at what cost each client may learn from each."""
 
@@ -127,13 +85,22 @@ class Comparison:
         self.energies = torch.stack([self._energy(mask) for mask in masks], dim=1)
 
     def _energy(self, mask: Tensor) -> Tensor:
-        blocks = [(b.to(torch.float64).square() * mask).sum(1) for b in self.vectors.split(BLOCK)]
-        return torch.cat(blocks)
+        held = mask.split(_together(len(self.sizes)))
+        return sum(
+            ((part.square() * kept).sum(1) for part, kept in zip(self._parts(), held, strict=True)),
+            start=torch.zeros(len(self.sizes), dtype=torch.float64),
+        )
+
+    def _parts(self) -> Iterator[Tensor]:
+        """All vectors in double precision, some of the parameters at a time."""
+        for part in self.vectors.split(_together(len(self.sizes)), dim=1):
+            yield part.to(torch.float64)
 
     def distances(self, rows: Tensor) -> Tensor:
         """z_ij = G_ii + G_jj - 2 G_ij of some rows with all clients, G the Gram matrix of the gradients."""
-        ours = self.vectors[rows].to(torch.float64)
-        gram = torch.cat([ours @ b.to(torch.float64).T for b in self.vectors.split(BLOCK)], dim=1)
+        gram = torch.zeros(len(rows), len(self.sizes), dtype=torch.float64)
+        for part in self._parts():
+            gram.addmm_(part[rows], part.T)
         norms = self.energies[rows][:, self.kinds] + self.energies[:, self.kinds[rows]].T
         distances = norms - 2 * gram
         same = rows[:, None] == torch.arange(len(self.sizes))
@@ -155,11 +122,15 @@ class Comparison:
         if not len(ids):
             return 1.0  # nobody to weigh: every λ gives the same weights
         rows = ids[torch.linspace(0, len(ids) - 1, min(len(ids), MEDIAN_ROWS)).long()]
-        others = active & (rows[:, None] != torch.arange(len(active)))
-        distances = self.distances(rows)[others]
+        distances = torch.cat(
+            [self._to_others(block, active) for block in rows.split(_together(len(active)))]
+        )
         if not len(distances):
             distances = torch.zeros(1, dtype=torch.float64)
         return automatic_regulariser(distances, self.sizes[ids], rule.regulariser_factor)
+
+    def _to_others(self, rows: Tensor, active: Tensor) -> Tensor:
+        return self.distances(rows)[active & (rows[:, None] != torch.arange(len(active)))]
 
 
 def mixing_matrix(
@@ -171,11 +142,11 @@ def mixing_matrix(
     prior = (active * sizes).to(torch.float64)
     prior = prior / prior.sum().clamp_min(1)
     places, weights, change = [], [], torch.zeros((), dtype=torch.float64)
-    for first in range(0, clients, BLOCK):
-        block = torch.arange(first, min(first + BLOCK, clients))
+    for block in torch.arange(clients).split(_together(clients)):
+        first, end = int(block[0]), int(block[-1]) + 1
         rows = block[active[block]]
         costs = comparison.costs(rows, active)
-        before = last.rows(first, int(block[-1]) + 1, clients).to(torch.float64)[rows - first]
+        before = last.rows(first, end, clients).to(torch.float64)[rows - first]
         before = torch.where(before.sum(1, keepdim=True) > 0, before, prior)
         if rule.projected_steps is None:
             found = optimal_weights(costs, sizes, regulariser)
@@ -186,6 +157,11 @@ def mixing_matrix(
         places.append(rows[row] * clients + column)
         weights.append(found[row, column].to(last.weights.dtype))
     return MixingMatrix(torch.cat(places), torch.cat(weights)), change.sqrt()
+
+
+def _together(length: int) -> int:
+    """How many rows of that length are worked on together."""
+    return max(1, AT_ONCE // length)
 
 
 def _held(like: Params, ratio: Tensor) -> Tensor:

@@ -15,7 +15,8 @@ from idiolect.core.projection import onto_ball
 from idiolect.core.schedule import Clock, Schedule
 from idiolect.core.submodel import Chain, average_of_holders, client_ratios, held_bits
 from idiolect.core.tree import Params
-from idiolect.methods._mixing import Comparison, MixingMatrix, ModelSizes, WeightRule, mixing_matrix
+from idiolect.methods._mixing import Comparison, ModelSizes, WeightRule, mixing_matrix
+from idiolect.methods._mixing_matrix import MixingMatrix
 from idiolect.methods._perm_server import Server, follow
 
 LOGGED_CLIENTS = 100  # up to so many the whole matrix is among the diagnostics

@@ -11,7 +11,8 @@ from idiolect.core.method import Population
 from idiolect.core.projection import onto_ball
 from idiolect.core.submodel import Chain
 from idiolect.core.tree import Params
-from idiolect.methods._mixing import MixingMatrix, ModelSizes
+from idiolect.methods._mixing import ModelSizes
+from idiolect.methods._mixing_matrix import MixingMatrix
 from idiolect.methods._shuffling import Route
 
 

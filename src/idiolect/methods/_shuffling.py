@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from idiolect.core import rng
-from idiolect.methods._mixing import MixingMatrix
+from idiolect.methods._mixing_matrix import MixingMatrix
 
 NOBODY = -1
 
@@ -24,6 +24,7 @@ class Route(NamedTuple):
     key: Tensor  # draws the permutations
     epoch: Tensor  # finished epochs
     position: Tensor  # finished rounds of this one
+    order: Tensor  # int64[N]: σ of this epoch
     visitors: Tensor  # int64[N]: the model that visits each client in this round, or nobody
     returned: Tensor  # bool[N]: the clients from which a model has come back in this round
     waiting: Tensor  # int64: visits still to be made up for, as model · N + client, oldest first
@@ -35,6 +36,7 @@ class Route(NamedTuple):
             key=key,
             epoch=torch.tensor(0),
             position=torch.tensor(0),
+            order=_order(key, torch.tensor(0), clients),
             visitors=torch.full((clients,), NOBODY),
             returned=torch.zeros(clients, dtype=torch.bool),
             waiting=torch.zeros(0, dtype=torch.int64),
@@ -51,8 +53,7 @@ class Route(NamedTuple):
         visitors = torch.full((clients,), NOBODY)
         if self.position < clients:
             models = torch.arange(clients)
-            order = rng.permutation(rng.fold(self.key, self.epoch), clients)
-            hosts = order[(models + self.position) % clients]
+            hosts = self.order[(models + self.position) % clients]
         else:
             models, hosts = _offered(self.waiting // clients, self.waiting % clients, clients)
         due = mixing.at(models, hosts, clients) > 0
@@ -70,10 +71,21 @@ class Route(NamedTuple):
         due = self.visitors[hosts] * clients + hosts
         waiting = torch.cat([self.waiting[~torch.isin(self.waiting, due)], due[~self.returned[hosts]]])
         waiting = waiting[mixing.at(waiting // clients, waiting % clients, clients) > 0]
-        epoch, position = self.epoch, self.position + 1
-        if position >= 2 * clients or (position >= clients and not len(waiting)):
-            epoch, position, waiting = epoch + 1, torch.zeros_like(position), waiting[:0]
-        return self._replace(epoch=epoch, position=position, waiting=waiting).planned(mixing)
+        route = self._replace(position=self.position + 1, waiting=waiting)
+        if route.position >= 2 * clients or (route.position >= clients and not len(waiting)):
+            route = route._next_epoch()
+        return route.planned(mixing)
+
+    def _next_epoch(self) -> "Route":
+        epoch = self.epoch + 1
+        order = _order(self.key, epoch, len(self.order))
+        return self._replace(
+            epoch=epoch, position=torch.zeros_like(self.position), order=order, waiting=self.waiting[:0]
+        )
+
+
+def _order(key: Tensor, epoch: Tensor, clients: int) -> Tensor:
+    return rng.permutation(rng.fold(key, epoch), clients)
 
 
 def _offered(models: Tensor, hosts: Tensor, clients: int) -> tuple[Tensor, Tensor]:

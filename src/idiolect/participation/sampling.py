@@ -42,8 +42,11 @@ class Uniform:
     def among(self, seed: int, round_number: int, population: Population) -> Cohort:
         """The first m clients of a random order of all who are present."""
         asked = how_many(population.count, self.rate, self.count)
-        order = rng.permutation(rng.key(seed, "participation", round_number), len(population.sizes))
-        ids = order[population.present[order]][:asked].sort().values
+        if asked == population.count:  # no need to draw
+            ids = population.present.nonzero()[:, 0]
+        else:
+            order = rng.permutation(rng.key(seed, "participation", round_number), len(population.sizes))
+            ids = order[population.present[order]][:asked].sort().values
         chance = asked / max(population.count, 1)
         return undisturbed(ids, torch.full((asked,), chance, dtype=torch.float64), population)
 

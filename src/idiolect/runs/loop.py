@@ -121,9 +121,9 @@ class _RoundLog:
         self.rounds.append((round_number, int(result.down_bits.sum()), int(result.up_bits.sum())))
         for direction, parts in (("down", result.down_parts), ("up", result.up_parts)):
             for part, bits in parts.items():
-                for client, moved in zip(self.clients, bits.tolist(), strict=True):
-                    if moved:
-                        self.traffic.append((round_number, client, direction, part, moved))
+                movers = bits.nonzero()[:, 0]
+                for client, moved in zip(movers.tolist(), bits[movers].tolist(), strict=True):
+                    self.traffic.append((round_number, self.clients[client], direction, part, moved))
         info = dict(result.info)
         if "labels" in info and self.groups is not None:  # only here are the true groups known
             info["adjusted_rand_index"] = adjusted_rand_index(info["labels"], self.groups)
