@@ -71,10 +71,11 @@ def permute(position: Tensor, size: Tensor, state: Tensor) -> Tensor:
     """
     for shuffle_round in range(_SHUFFLE_ROUNDS):
         round_key = mix(state + shuffle_round)
-        mirror = (_shift_right(round_key, 1) - position) % size
-        decider = torch.maximum(position, mirror)
-        swap = mix(round_key ^ decider) & 1 == 1
-        position = torch.where(swap, mirror, position)
+        # `%` and `where` on all positions would take most of the time: wrap around and choose by arithmetic.
+        mirror = _shift_right(round_key, 1) % size - position
+        mirror = mirror + (mirror >> 63 & size)
+        swap = mix(round_key ^ torch.maximum(position, mirror)) & 1
+        position = position + swap * (mirror - position)
     return position
 
 

@@ -21,7 +21,7 @@ from idiolect.data.federation import Rows
 from idiolect.engines.base import Outcome, Setting, Traffic
 from idiolect.engines.batches import all_rows
 from idiolect.engines.memory import keep_freed_memory
-from idiolect.engines.recording import Recording, Recordings, record
+from idiolect.engines.recording import Arguments, Recording, Recordings
 
 CHUNK_BYTES = 16 * 2**20  # parameters of one chunk: about what stays in the cache over a round
 MOST_CLIENTS = 256  # in a chunk, however small the model
@@ -142,17 +142,19 @@ class Vectorised:
             down = tree.row(down, 0) if exchange.personal_down else down
             draws = draws[:, 0]
         # A recorded step overwrites what changes, so that needs memory of its own.
-        changing, structure = pytree.tree_flatten(work)
+        changing, work_structure = pytree.tree_flatten(work)
         changing = [leaf.clone(memory_format=torch.contiguous_format) for leaf in changing]
+        fixed, fixed_structure = pytree.tree_flatten((client, down, seat, clock.round))
         for step in range(most):
             rows_of_calls = draws[step * per_step : (step + 1) * per_step]
-            drawn = tuple(self._laid_out(batches.gather(rows, weights)) for rows in rows_of_calls)
-            arguments = (client, down, drawn, seat, clock.round, torch.tensor(step))
+            drawn = [leaf for rows in rows_of_calls for leaf in self._laid_out(batches.gather(rows, weights))]
+            arguments = Arguments(changing, fixed, drawn, torch.tensor(step))
             if step == 0:
-                recording = self._recording(exchange, changing, structure, arguments, clock.local_steps)
-            replay = recording.first if step == 0 else recording.later
-            changing = replay(*changing, *tree.leaves(arguments))
-        work = pytree.tree_unflatten(changing, structure)
+                structures = (work_structure, fixed_structure)
+                recording = self._recording(exchange, arguments, structures, clock.local_steps)
+            changing = recording(arguments, step)
+        recording.forget()
+        work = pytree.tree_unflatten(changing, work_structure)
         return tree.map_tree(lambda leaf: leaf[None], work) if alone else work
 
     def _laid_out(self, batch: Batch) -> Batch:
@@ -162,22 +164,24 @@ class Vectorised:
         return batch._replace(inputs=batch.inputs.contiguous(memory_format=torch.channels_last))
 
     def _recording(
-        self, exchange: Exchange, changing: list[Tensor], structure: Any, fixed: Any, local_steps: int
+        self, exchange: Exchange, example: Arguments, structures: tuple[Any, Any], local_steps: int
     ) -> Recording:
         """The recorded step for arguments of these shapes."""
-        _, _, _, seat, _, _ = fixed
-        alone = seat.client.ndim == 0
+        work_structure, fixed_structure = structures
+        _, _, seat, _ = pytree.tree_unflatten(example.fixed, fixed_structure)
         masked = bool((seat.steps < seat.steps.max()).any())
-        leaves, fixed_structure = pytree.tree_flatten(fixed)
+        stacked_step = self._stacked_step(exchange, masked, local_steps, alone=seat.client.ndim == 0)
 
-        def flat_step(*tensors: Tensor) -> list[Tensor]:
-            work = pytree.tree_unflatten(tensors[: len(changing)], structure)
-            rest = pytree.tree_unflatten(tensors[len(changing) :], fixed_structure)
-            return tree.leaves(self._stacked_step(exchange, masked, local_steps, alone=alone)(work, *rest))
+        def flat_step(arguments: Arguments) -> list[Tensor]:
+            work = pytree.tree_unflatten(arguments.changing, work_structure)
+            client, down, seat, round_number = pytree.tree_unflatten(arguments.fixed, fixed_structure)
+            rows, each = arguments.drawn, len(Batch._fields)
+            batches = tuple(Batch(*rows[start : start + each]) for start in range(0, len(rows), each))
+            return tree.leaves(stacked_step(work, client, down, batches, seat, round_number, arguments.step))
 
-        layouts = tuple((leaf.shape, leaf.stride(), leaf.dtype) for leaf in (*changing, *leaves))
+        layouts = tuple((leaf.shape, leaf.stride(), leaf.dtype) for leaf in example.flat())
         signature = (exchange, masked, local_steps, layouts)
-        return self._recordings.get(signature, lambda: record(flat_step, [*changing, *leaves], len(changing)))
+        return self._recordings.get(signature, lambda: Recording(flat_step, example))
 
     def _stacked_step(
         self, exchange: Exchange, masked: bool, local_steps: int, *, alone: bool

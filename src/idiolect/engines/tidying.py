@@ -1,0 +1,124 @@
+"""Recorded steps without what need not be computed, or not in every step. Values stay the same."""
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+aten = torch.ops.aten
+
+# Operations that return their first argument when the shape stays the same.
+_RESHAPES = {aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.unsqueeze.default}
+# Whether the step's number passes the test "<operation> 0": in the first step, in later ones.
+_STEP_TESTS = {aten.eq.Scalar: (True, False), aten.ne.Scalar: (False, True), aten.gt.Scalar: (False, True)}
+
+
+def settle_step_tests(graph: Graph, step: Node, *, first: bool) -> None:
+    """Decide what depends only on whether this is the first step, so that later ones skip its cost."""
+    for test in list(step.users):
+        if test.target not in _STEP_TESTS or test.args[1] != 0:
+            continue
+        holds = _STEP_TESTS[test.target][0 if first else 1]
+        for choice in list(test.users):
+            if choice.target is aten.where.self and choice.args[0] is test:
+                chosen: Any = choice.args[1 if holds else 2]
+                if is_like(chosen, choice):
+                    choice.replace_all_uses_with(chosen)
+
+
+def remove_identities(graph: Graph) -> None:
+    """Drop reshapes to the same shape, multiplications by one and double transpositions."""
+    ones: set[Node] = set()
+    for node in graph.nodes:
+        if node.target is aten.ones_like.default or (node.target in _RESHAPES and node.args[0] in ones):
+            ones.add(node)
+        elif (same := _same_as(node, ones)) is not None:
+            node.replace_all_uses_with(same)
+
+
+def _same_as(node: Node, ones: set[Node]) -> Node | None:
+    """An earlier node with the same result."""
+    source, *rest = node.args or [None]
+    if not isinstance(source, Node):
+        return None
+    if node.target in _RESHAPES or (node.target is aten.mul.Scalar and rest == [1]):
+        return source if is_like(source, node) else None
+    if node.target is aten.mul.Tensor:
+        factors = {source, *rest}
+        others = [factor for factor in factors if factor not in ones]
+        return others[0] if len(others) < len(factors) and others and is_like(others[0], node) else None
+    if node.target is source.target is aten.transpose.int and {*rest} == {*source.args[1:]}:
+        return source.args[0]  # type: ignore[return-value]
+    return None
+
+
+def merge_equals(graph: Graph) -> None:
+    """Compute only once what is computed several times, such as the targets' part of two gradients."""
+    known: dict[Hashable, Node] = {}
+    for node in graph.nodes:
+        if not is_pure(node):
+            continue
+        recipe = (node.target, _hashable(node.args), _hashable(node.kwargs))
+        twin = known.setdefault(recipe, node)
+        if twin is not node:
+            node.replace_all_uses_with(twin)
+
+
+def split_off_shared(graph: Graph, fixed: Sequence[Node]) -> Graph:
+    """Move what depends only on `fixed` into a graph of its own, whose results become further arguments."""
+    shared = Graph()
+    moved: dict[Node, Node] = {node: shared.placeholder(node.name) for node in fixed}
+    for node in graph.nodes:
+        inputs = node.all_input_nodes
+        if is_pure(node) and inputs and all(source in moved for source in inputs):
+            moved[node] = shared.node_copy(node, lambda source: moved[source])
+    needed = [node for node in moved if node not in fixed and any(user not in moved for user in node.users)]
+    shared.output([moved[node] for node in needed])
+    shared.eliminate_dead_code()
+    *_, last = (node for node in graph.nodes if node.op == "placeholder")
+    for node in reversed(needed):
+        with graph.inserting_after(last):
+            argument = graph.placeholder(f"shared_{node.name}")
+        argument.meta = node.meta
+        node.replace_all_uses_with(argument)
+    graph.eliminate_dead_code()
+    return shared
+
+
+def is_pure(node: Node) -> bool:
+    """Whether a node is an operation that changes none of its arguments and gives the same each time."""
+    schema: Any = getattr(node.target, "_schema", None)
+    if schema is None or schema.is_mutable:
+        return False
+    return torch.Tag.nondeterministic_seeded not in node.target.tags  # type: ignore[union-attr]
+
+
+def is_like(one: Any, other: Node) -> bool:
+    """Whether two results are tensors of the same shape and type."""
+    if not (isinstance(one, Node) and _is_tensor(one) and _is_tensor(other)):
+        return False
+    return shape(one) == shape(other) and dtype(one) == dtype(other)
+
+
+def shape(node: Node) -> torch.Size:
+    """The shape of a node's result."""
+    return torch.Size(node.meta["tensor_meta"].shape)
+
+
+def dtype(node: Node) -> torch.dtype:
+    """The type of a node's result."""
+    return node.meta["tensor_meta"].dtype
+
+
+def _is_tensor(node: Node) -> bool:
+    return hasattr(node.meta.get("tensor_meta"), "dtype")
+
+
+def _hashable(value: Any) -> Hashable:
+    """Arguments as a key; numbers of different types differ."""
+    if isinstance(value, list | tuple):
+        return tuple(_hashable(entry) for entry in value)
+    if isinstance(value, dict):
+        return tuple((name, _hashable(entry)) for name, entry in sorted(value.items()))
+    return type(value), value

@@ -1,0 +1,208 @@
+"""Updates of recorded steps in as few passes over the parameters as there can be.
+
+Passes over the parameters cost more than the arithmetic: `w - rate * bmm(a, b)`, with w not needed any more,
+becomes one in-place `baddbmm_` instead of a product, a scaling and a difference that are each as large as
+all the models of a chunk.
+"""
+
+import operator
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.fx import Graph, Node
+
+from idiolect.engines.tidying import dtype, is_like, shape
+
+aten = torch.ops.aten
+
+_MULTIPLICATIONS = {aten.mul.Tensor, aten.mul.Scalar}
+_IN_PLACE: dict[Any, Any] = {
+    aten.addmm.default: aten.addmm_.default,
+    aten.baddbmm.default: aten.baddbmm_.default,
+    aten.addcmul.default: aten.addcmul_.default,
+    aten.add.Tensor: aten.add_.Tensor,
+    aten.sub.Tensor: aten.sub_.Tensor,
+    aten.mul.Tensor: aten.mul_.Tensor,
+    aten.lerp.Scalar: aten.lerp_.Scalar,
+    aten.lerp.Tensor: aten.lerp_.Tensor,
+    aten.relu.default: aten.relu_.default,
+}
+_SUMS: dict[Any, float] = {aten.add.Tensor: 1.0, aten.sub.Tensor: -1.0}
+_ADDED: dict[Any, Any] = {
+    aten.bmm.default: aten.baddbmm.default,
+    aten.mm.default: aten.addmm.default,
+}
+_COMMUTATIVE = {aten.add.Tensor, aten.mul.Tensor}
+
+
+def give_results_own_memory(graph: Graph, changing: Sequence[Node]) -> None:
+    """Copy results that are, or look into, an argument or another result: the next step overwrites them."""
+    output = _output(graph)
+    results: list[Node] = list(output.args[0])  # type: ignore[arg-type]
+    taken: set[Node] = set()
+    for place, (old, result) in enumerate(zip(changing, results, strict=True)):
+        owner = _owner(result)
+        if result is not old and (owner.op == "placeholder" or owner in taken):
+            with graph.inserting_before(output):
+                results[place] = graph.call_function(aten.clone.default, (result,))
+                results[place].meta = result.meta
+        taken.add(owner)
+    output.args = (results,)
+
+
+def fuse_updates(graph: Graph) -> None:
+    """Turn sums of tensors and scaled products into operations that do both at once; results come last."""
+    output = _output(graph)
+    for result in dict.fromkeys(output.all_input_nodes):
+        _postpone(result, output)
+    for node in list(graph.nodes):
+        if node.target not in _SUMS or not node.users or not _is_sum_of_alike(node):
+            continue
+        total, change = _base_and_change(node)
+        with graph.inserting_before(node):
+            for term in sorted(_terms(change, _SUMS[node.target]), key=lambda term: term.is_product):
+                total = _plus(graph, total, term)
+                total.meta = node.meta
+        node.replace_all_uses_with(total)
+    graph.eliminate_dead_code()
+
+
+def overwrite_what_is_used_up(graph: Graph, changing: Sequence[Node]) -> None:
+    """Let operations write into their first argument's memory where nothing reads that afterwards."""
+    position = {node: place for place, node in enumerate(graph.nodes)}
+    last_use: dict[Node, int] = {}
+    for node in graph.nodes:
+        for source in node.all_input_nodes:
+            last_use[_owner(source)] = position[node]
+
+    def is_used_up(node: Any, user: Node) -> bool:
+        return (
+            is_like(node, user)
+            and _owner(node) is node
+            and (node.op == "call_function" or node in changing)
+            and last_use[node] == position[user]
+            and [_owner(entry) for entry in user.args if isinstance(entry, Node)].count(node) == 1
+        )
+
+    overwriting = {}
+    for node in graph.nodes:
+        if node.target not in _IN_PLACE:
+            continue
+        if node.target in _COMMUTATIVE and not node.kwargs and is_used_up(node.args[1], node):
+            node.args = (node.args[1], node.args[0])
+        if is_used_up(node.args[0], node):
+            overwriting[node] = _IN_PLACE[node.target]
+    for node, target in overwriting.items():
+        node.target = target
+
+
+def _postpone(node: Node, output: Node) -> None:
+    """Move an update that only the output needs to the end, after every other use of what it updates."""
+    if node.op != "call_function" or len(node.users) != 1 or node.target not in _IN_PLACE:
+        return
+    base = node.args[0]
+    if isinstance(base, Node):
+        _postpone(base, output)
+    output.prepend(node)
+
+
+class Term(NamedTuple):
+    """A summand: number * factors * direction, the factors with at most one entry for each client."""
+
+    direction: Node
+    number: float
+    factors: tuple[Node, ...]
+    is_product: bool  # of two matrices, and needed only here: it can be added as it is computed
+
+
+def _terms(change: Node, number: float, factors: tuple[Node, ...] = ()) -> list[Term]:
+    """A change as a sum of terms, as far as that saves a pass."""
+    whole = [Term(change, number, factors, change.target in _ADDED and len(change.users) == 1)]
+    if len(change.users) > 1:  # it is computed anyway
+        return whole
+    if change.target in _MULTIPLICATIONS:
+        big, small = _operands(change) if is_like(change.args[0], change) else reversed(_operands(change))
+        if is_like(big, change) and not isinstance(small, Node):
+            return _terms(big, number * small, factors)
+        if is_like(big, change) and all(size == 1 for size in shape(small)[1:]):
+            return _terms(big, number, (*factors, small))
+    if change.target in _SUMS and _is_sum_of_alike(change):
+        left, right = _operands(change)
+        sign = _SUMS[change.target]
+        parts = [*_terms(left, number, factors), *_terms(right, sign * number, factors)]
+        if any(part.is_product for part in parts):
+            return parts
+    return whole
+
+
+def _is_sum_of_alike(node: Node) -> bool:
+    return (
+        not node.kwargs and all(is_like(part, node) for part in node.args) and dtype(node).is_floating_point
+    )
+
+
+def _base_and_change(node: Node) -> tuple[Node, Node]:
+    """The two sides of a sum or difference; what is a matrix product is better added to the other."""
+    left, right = _operands(node)
+    if node.target is aten.add.Tensor and any(term.is_product for term in _terms(left, 1.0)):
+        return right, left
+    return left, right
+
+
+def _plus(graph: Graph, base: Node, term: Term) -> Node:
+    """base + term as one operation."""
+    numbers = [factor for factor in term.factors if not shape(factor)]
+    factor = _product(graph, [factor for factor in term.factors if shape(factor)], dtype(base))
+    scale: Any = term.number
+    if numbers:  # a learning rate: as a plain number it costs no pass at all
+        value = graph.call_method("item", (_product(graph, numbers, dtype(base)),))
+        scale = graph.call_function(operator.mul, (value, term.number))
+    if term.is_product:
+        left, right = _operands(term.direction)
+        if factor is not None:
+            # Scale whichever side of the product is smaller: both are smaller than the parameters.
+            if shape(left).numel() <= shape(right).numel():
+                left = graph.call_function(aten.mul.Tensor, (left, factor))
+            else:
+                right = graph.call_function(aten.mul.Tensor, (right, factor))
+        add_product = _ADDED[term.direction.target]
+        return graph.call_function(add_product, (base, left, right), {"alpha": scale})
+    if factor is not None:
+        return graph.call_function(aten.addcmul.default, (base, term.direction, factor), {"value": scale})
+    return graph.call_function(aten.add.Tensor, (base, term.direction), {"alpha": scale})
+
+
+def _product(graph: Graph, factors: list[Node], wanted: torch.dtype) -> Node | None:
+    """The product of small tensors, taken in the parameters' precision."""
+    total: Node | None = None
+    for factor in factors:
+        if dtype(factor) != wanted:
+            factor = graph.call_function(aten._to_copy.default, (factor,), {"dtype": wanted})
+        total = factor if total is None else graph.call_function(aten.mul.Tensor, (total, factor))
+    return total
+
+
+def _owner(node: Node) -> Node:
+    """The node whose memory a node's result may lie in."""
+    while _is_view(node):
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _is_view(node: Node) -> bool:
+    """Whether a node's result may share its argument's memory."""
+    if node.op != "call_function" or node.target is operator.mul:
+        return False
+    schema: Any = getattr(node.target, "_schema", None)
+    if schema is None or node.target is aten._unsafe_view.default:
+        return True
+    return any(result.alias_info is not None for result in schema.returns)
+
+
+def _operands(node: Node) -> tuple[Any, ...]:
+    return node.args
+
+
+def _output(graph: Graph) -> Node:
+    return next(node for node in reversed(graph.nodes) if node.op == "output")
