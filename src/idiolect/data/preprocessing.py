@@ -2,8 +2,9 @@
 
 import dataclasses
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -66,7 +67,8 @@ class Preprocessing:
 
         categories: columns whose numbers are codes of categories.
         """
-        return cls(tuple(_fit_column(training[name], name in categories) for name in features), missing)
+        summaries = (summarise_column(training[name], name in categories) for name in features)
+        return cls(tuple(summary.fit() for summary in summaries), missing)
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -164,28 +166,85 @@ def as_text(values: pd.Series) -> "pd.Series[str]":
     return values.astype(str).str.strip()
 
 
-def standard(values: np.ndarray) -> tuple[float, float]:
-    """Mean and standard deviation; the deviation of a constant (up to rounding) counts as 1."""
-    mean, deviation = float(values.mean()), float(values.std())
-    return mean, deviation if deviation > 1e-12 * max(1.0, abs(mean)) else 1.0
+@dataclass(frozen=True)
+class Moments:
+    """What standardising numbers needs to know of them, also when they lie in several tables."""
+
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0  # the sum of squared deviations from the mean
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> "Moments":
+        """The moments of some numbers."""
+        mean = values.mean()
+        return cls(len(values), float(mean), float(((values - mean) ** 2).sum()))
+
+    @classmethod
+    def joined(cls, parts: Sequence["Moments"]) -> "Moments":
+        """The moments of all numbers together."""
+        count = sum(part.count for part in parts)
+        mean = math.fsum(part.count * part.mean for part in parts) / max(count, 1)
+        squares = math.fsum(part.squares + part.count * (part.mean - mean) ** 2 for part in parts)
+        return cls(count, mean, squares)
+
+    def standard(self) -> tuple[float, float]:
+        """Mean and standard deviation; the deviation of a constant (up to rounding) counts as 1."""
+        deviation = math.sqrt(self.squares / max(self.count, 1))
+        return self.mean, deviation if deviation > 1e-12 * max(1.0, abs(self.mean)) else 1.0
 
 
-def _fit_column(values: pd.Series, is_category: bool) -> Column:
+ColumnKind = Literal["number", "category", "empty"]  # empty: there are no values
+
+
+@dataclass(frozen=True)
+class ColumnSummary:
+    """What fitting a column needs to know of it, also when it lies in several tables."""
+
+    name: str
+    kind: ColumnKind
+    moments: Moments = Moments()  # of a number
+    counts: Mapping[str, int] = field(default_factory=dict)  # of a category: how often there is which
+
+    @classmethod
+    def joined(cls, parts: Sequence["ColumnSummary"]) -> "ColumnSummary":
+        """The summary of the same column of several tables, of one kind where it is not empty."""
+        kinds: list[ColumnKind] = [part.kind for part in parts if part.kind != "empty"]
+        counts: dict[str, int] = {}
+        for part in parts:
+            for category, count in part.counts.items():
+                counts[category] = counts.get(category, 0) + count
+        moments = Moments.joined([part.moments for part in parts])
+        return cls(parts[0].name, kinds[0] if kinds else "empty", moments, counts)
+
+    def fit(self) -> Column:
+        """How the column is turned into numbers."""
+        if self.kind == "empty":
+            raise UserError(
+                f"column {self.name!r} has no value in any training row; leave it out with ignore"
+            )
+        if self.kind == "number":
+            mean, scale = self.moments.standard()
+            return Column(self.name, "number", mean=mean, scale=scale)
+        if len(self.counts) > MOST_CATEGORIES:
+            raise UserError(
+                f"column {self.name!r} has {len(self.counts)} different values, too many for a category "
+                f"(at most {MOST_CATEGORIES}); turn it into numbers or leave it out with ignore"
+            )
+        categories = tuple(sorted(self.counts))
+        most_frequent = max(categories, key=lambda category: self.counts[category])
+        return Column(self.name, "category", categories=categories, most_frequent=most_frequent)
+
+
+def summarise_column(values: pd.Series, is_category: bool) -> ColumnSummary:
+    """The summary of one column of one table; `is_category` if its numbers are codes of categories."""
     name = str(values.name)
     if pd.api.types.is_datetime64_any_dtype(values):
         raise UserError(f"column {name!r} holds dates; turn it into numbers or leave it out with ignore")
     present = values.dropna()
     if present.empty:
-        raise UserError(f"column {name!r} has no value in any training row; leave it out with ignore")
+        return ColumnSummary(name, "empty")
     if is_number_column(values) and not is_category:
-        mean, scale = standard(as_numbers(present).to_numpy())
-        return Column(name, "number", mean=mean, scale=scale)
+        return ColumnSummary(name, "number", moments=Moments.of(as_numbers(present).to_numpy()))
     counts = as_text(present).value_counts()
-    if len(counts) > MOST_CATEGORIES:
-        raise UserError(
-            f"column {name!r} has {len(counts)} different values, too many for a category "
-            f"(at most {MOST_CATEGORIES}); turn it into numbers or leave it out with ignore"
-        )
-    categories = tuple(sorted(counts.index))
-    most_frequent = max(categories, key=lambda category: int(counts[category]))
-    return Column(name, "category", categories=categories, most_frequent=most_frequent)
+    return ColumnSummary(name, "category", counts={str(text): int(count) for text, count in counts.items()})

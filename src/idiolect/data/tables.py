@@ -12,7 +12,7 @@ from torch import Tensor
 
 from idiolect.data.federation import Federation, Rows
 from idiolect.data.partition import by_id
-from idiolect.data.preprocessing import Missing, Preprocessing, as_text, require_column, standard
+from idiolect.data.preprocessing import Missing, Moments, Preprocessing, as_text, require_column
 from idiolect.data.splits import DEFAULT_FRACTIONS, Fractions, TooFew, split_clients
 from idiolect.data.targets import TaskChoice, encode_targets
 from idiolect.errors import UserError
@@ -52,7 +52,7 @@ def from_frame(
     frame = frame.rename(columns=str).reset_index(drop=True)
     ignore, categories = _names(ignore), _names(categories)
     features = _feature_columns(frame, client, target, ignore, categories)
-    frame, notes = _without_missing_targets(frame, target, missing)
+    frame, notes = without_missing_targets(frame, target, missing)
     targets = encode_targets(frame[target], task)
     notes.append(targets.note)
 
@@ -75,7 +75,7 @@ def from_frame(
     if targets.task.is_classification:
         notes += one_class_notes(targets.values, split.train, names)
     elif scale_target:
-        mean, deviation = standard(training[target].to_numpy(np.float64))
+        mean, deviation = Moments.of(training[target].to_numpy(np.float64)).standard()
         notes.append(
             f"the target {target!r} is standardised: its unit is {deviation:.6g}, its zero {mean:.6g}"
         )
@@ -207,9 +207,10 @@ def _client_ids(column: pd.Series) -> np.ndarray:
     return column.to_numpy() if numeric else as_text(column).to_numpy(dtype=str)
 
 
-def _without_missing_targets(
+def without_missing_targets(
     frame: pd.DataFrame, target: str, missing: Missing
 ) -> tuple[pd.DataFrame, list[str]]:
+    """The rows that have a target, and a note of how many have none; without leave they are refused."""
     absent = frame[target].isna()
     if not absent.any():
         return frame, []

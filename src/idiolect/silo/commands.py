@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -113,6 +113,9 @@ def join(
     max_steps: Annotated[int, typer.Option(help="most local steps in an exchange that you admit")] = 10_000,
     max_megabytes: Annotated[float, typer.Option(help="largest message that you admit")] = 512.0,
     share_metrics: Annotated[bool, typer.Option(help="tell the coordinator how good your models are")] = True,
+    share_summaries: Annotated[
+        bool, typer.Option(help="tell means, spreads and categories where columns are to be agreed on")
+    ] = True,
     insecure: InsecureOption = False,
 ) -> None:
     """Take part in a coordinator's runs with your own table, until interrupted.
@@ -135,7 +138,15 @@ def join(
     limits = Limits(_listed(methods), tuple(allow_model or ()), max_rounds, max_steps, max_megabytes)
     folder = Path(state) / name
     folder.mkdir(parents=True, exist_ok=True)
-    silo = Silo(name, table, folder, limits, ignore=ignored, shares_metrics=share_metrics)
+    silo = Silo(
+        name,
+        table,
+        folder,
+        limits,
+        ignore=ignored,
+        shares_metrics=share_metrics,
+        shares_summaries=share_summaries,
+    )
     _require_flower()
     _log_to(folder / "log.txt", logging.StreamHandler())
     end_properly_when_terminated()
@@ -183,13 +194,16 @@ def _views(folder: "ServeFolder") -> Iterator["list[View]"]:
     log_file = folder.path / "log.txt"
     _log_to(log_file, ConsoleHandler(console) if console.is_terminal else logging.StreamHandler())
     page = page_view(folder)
-    views: list[View] = [] if page is None else [page]
-    if not console.is_terminal:
+    with ExitStack() as stack:
+        views: list[View] = []
+        if page is not None:
+            views.append(page)
+            stack.enter_context(page.kept_up_to_date())
+        if console.is_terminal:
+            terminal = TerminalView(console)
+            views.append(terminal)
+            stack.enter_context(terminal.on_screen())
         yield views
-        return
-    terminal = TerminalView(console)
-    with terminal.on_screen():
-        yield [*views, terminal]
 
 
 def _log_to(path: Path, screen: logging.Handler) -> None:

@@ -28,6 +28,7 @@ from idiolect.evaluation.metrics import COLUMNS, main_metric
 from idiolect.models import build_model
 from idiolect.runs.config import build_method
 from idiolect.silo.asking import Expected, Link, Request, ask_all
+from idiolect.silo.finding import agree_on_schema
 from idiolect.silo.roster import Roster
 from idiolect.silo.serving import ServeFolder, ServeSettings
 from idiolect.silo.share import needs, shared_part
@@ -210,8 +211,8 @@ def _play(folder: ServeFolder, link: Link, tracker: Tracker) -> list[pd.DataFram
         result = play_round(engine, plan, server, round_number)
         server, done = result.server, round_number + 1
         down_bits, up_bits = int(result.down_bits.sum()), int(result.up_bits.sum())
+        record = tracker.played(done, down_bits, up_bits)
         with tracker.phase("saving"):
-            record = tracker.played(done, down_bits, up_bits)
             folder.save(done, server, engine.roster.pending)
         line = "round %d of %d: %.1f s, %.3g kB down, %.3g kB up"
         log.info(line, done, config.rounds, record.own_seconds, down_bits / 8e3, up_bits / 8e3)
@@ -224,6 +225,7 @@ def _play(folder: ServeFolder, link: Link, tracker: Tracker) -> list[pd.DataFram
 def _begin(folder: ServeFolder, link: Link, tracker: Tracker) -> tuple[Silos, ServerState, int]:
     """The engine, the server and the round to go on with: the first, or the one after the checkpoint."""
     with tracker.asking("greeting", "greeting"):
+        agree_on_schema(folder, link)
         rows, known = _greet(folder, link)
     folder.remember_rows(rows)
     engine, server = _build(folder, link, rows, tracker)
@@ -258,7 +260,7 @@ def _greet(folder: ServeFolder, link: Link) -> tuple[dict[str, int], dict[str, b
             "number": number,
             "clients": len(settings.silos),
             "config": settings.shared_config(),
-            "schema": settings.schema.plain(),
+            "schema": settings.agreed_schema.plain(),
         }
         requests[name] = Request(header, {})
     replies = ask_all(link, requests, settings.patience, len(requests))
@@ -272,7 +274,8 @@ def _build(
     """The engine, and the server before the first round: as in a simulation, but without data."""
     settings, config = folder.settings, folder.settings.config
     dtype = torch.float64 if config.dtype == "float64" else torch.float32
-    federation = settings.schema.stand_in(settings.silos, [rows[name] for name in settings.silos]).to(dtype)
+    sizes = [rows[name] for name in settings.silos]
+    federation = settings.agreed_schema.stand_in(settings.silos, sizes).to(dtype)
     options = dict(config.model)
     module = build_model(options.pop("name"), federation, seed=config.seed, **options).to(dtype)
     objective = Objective(module, federation.task, config.weight_decay)

@@ -1,13 +1,15 @@
 """The agreement on what a row is: columns, their scaling, the target and its classes, and the split.
 
-It comes from the coordinator's configuration and is the same for all silos, so that one model fits all.
+It comes from the coordinator's configuration and is the same for all silos, so that one model fits all. Where
+the configuration names the target only, it is a `Search`, and the silos' summaries give the rest.
 """
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -16,10 +18,39 @@ from torch import Tensor
 
 from idiolect.core.task import Task
 from idiolect.data.federation import Federation, Rows
-from idiolect.data.preprocessing import Column, Preprocessing, as_numbers, as_text
-from idiolect.data.splits import DEFAULT_FRACTIONS, Fractions, split_clients
+from idiolect.data.preprocessing import Column, Missing, Preprocessing, as_numbers, as_text
+from idiolect.data.splits import DEFAULT_FRACTIONS, Fractions, Split, check_fractions, split_clients
+from idiolect.data.tables import without_missing_targets
+from idiolect.data.targets import TaskChoice
 from idiolect.engines.partial import PartialRows
 from idiolect.errors import UserError
+
+_GIVEN = ("columns", "target", "classes", "target_mean", "target_scale", "missing", "fractions")
+_SEARCHED = ("target", "task", "classes", "categories", "missing", "fractions")
+
+
+@dataclass(frozen=True)
+class Search:
+    """What is known of a schema that is to be found from the silos' summaries."""
+
+    target: str
+    task: TaskChoice = "auto"
+    classes: tuple[str, ...] = ()  # empty: to be found
+    categories: tuple[str, ...] = ()  # columns whose numbers are codes of categories
+    missing: Missing = "refuse"
+    fractions: Fractions = DEFAULT_FRACTIONS
+    split_seed: int = 0
+
+    def plain(self) -> dict[str, Any]:
+        """As plain data."""
+        return {"search": dataclasses.asdict(self)}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "Search":
+        """The inverse of `plain`."""
+        known = dict(plain["search"])
+        lists = {name: tuple(known[name]) for name in ("classes", "categories", "fractions")}
+        return cls(**{**known, **lists})
 
 
 @dataclass(frozen=True)
@@ -53,10 +84,9 @@ class Schema:
     def read(self, table: pd.DataFrame, name: str, number: int, clients: int) -> Federation:
         """One silo's table as a federation in which only that silo has rows."""
         self.compare_columns(table)
+        table, _ = without_missing_targets(table, self.preprocessing.target, self.preprocessing.missing)
         targets = self._targets(table[self.preprocessing.target])
-        split = split_clients(
-            [torch.arange(len(table))], [name], seed=self.split_seed, fractions=self.fractions
-        )
+        split = split_rows(len(table), name, self.fractions, self.split_seed)
         names = tuple(name if client == number else f"silo {client}" for client in range(clients))
 
         def alone(rows: Rows) -> PartialRows:
@@ -112,30 +142,70 @@ class Schema:
         return torch.tensor([classes.index(text) for text in texts], dtype=torch.int64)
 
 
-def read_schema(section: Any, folder: Path, split_seed: int) -> Schema:
+def split_rows(count: int, name: str, fractions: Fractions, seed: int) -> Split:
+    """Which of a silo's rows are for training, validation and test, as in a simulation of all silos."""
+    return split_clients([torch.arange(count)], [name], seed=seed, fractions=fractions)
+
+
+def schema_from_plain(plain: Mapping[str, Any]) -> Schema | Search:
+    """A schema, or what is known of one."""
+    return Search.from_plain(plain) if "search" in plain else Schema.from_plain(plain)
+
+
+def read_schema(section: Any, folder: Path, split_seed: int) -> Schema | Search:
     """The schema of a configuration: a section, or the path of a JSON file relative to it."""
     if isinstance(section, str):
         path = folder / section
         if not path.is_file():
             raise UserError(f"schema={section} is not a file; write columns, target and classes, or a path")
         return Schema(Preprocessing.from_json(path.read_text(encoding="utf-8")), split_seed=split_seed)
-    if not isinstance(section, Mapping) or not {"columns", "target"} <= section.keys():
-        raise UserError("schema must have columns and target (and classes), or be the path of a JSON file")
-    known = {"columns", "target", "classes", "target_mean", "target_scale", "fractions"}
-    if odd := sorted(section.keys() - known):
+    if not isinstance(section, Mapping) or "target" not in section:
         raise UserError(
-            f"schema.{odd[0]} is not a setting; the settings there are {', '.join(sorted(known))}"
+            "schema must have columns and target (and classes), or target only if the columns are to be "
+            "found from the silos' summaries, or be the path of a JSON file"
         )
-    columns = tuple(_column(str(name), options or {}) for name, options in section["columns"].items())
+    known = _GIVEN if "columns" in section else _SEARCHED
+    if odd := sorted(str(key) for key in section.keys() - set(known)):
+        raise UserError(f"schema.{odd[0]} is not a setting; the settings there are {', '.join(known)}")
+    classes = tuple(str(name) for name in _entries(section, "classes"))
+    missing = _choice(section, "missing", get_args(Missing))
+    fractions = tuple(_entries(section, "fractions") or DEFAULT_FRACTIONS)
+    check_fractions(fractions)
+    if "columns" not in section:
+        return Search(
+            str(section["target"]),
+            _choice(section, "task", get_args(TaskChoice)),
+            classes,
+            tuple(str(name) for name in _entries(section, "categories")),
+            missing,
+            fractions,
+            split_seed,
+        )
     rows = Preprocessing(
-        columns,
-        class_names=tuple(str(name) for name in section.get("classes", ())),
-        target=str(section["target"]),
+        tuple(_column(str(name), options or {}) for name, options in section["columns"].items()),
+        missing,
+        classes,
+        str(section["target"]),
         target_mean=float(section.get("target_mean", 0.0)),
         target_scale=float(section.get("target_scale", 1.0)),
     )
-    first, second, third = section.get("fractions", DEFAULT_FRACTIONS)
-    return Schema(rows, (first, second, third), split_seed)
+    return Schema(rows, fractions, split_seed)
+
+
+def _entries(section: Mapping[str, Any], key: str) -> Sequence[Any]:
+    """A list of the section; empty if it is not there."""
+    value = section.get(key, ())
+    if not isinstance(value, list | tuple):
+        raise UserError(f"schema.{key}={value} is not possible: it must be a list, as [a, b]")
+    return value
+
+
+def _choice(section: Mapping[str, Any], key: str, choices: Sequence[str]) -> Any:
+    """One of some words; the first is the default."""
+    value = section.get(key, choices[0])
+    if value not in choices:
+        raise UserError(f"schema.{key}={value} is not possible: it is one of {', '.join(choices)}")
+    return value
 
 
 def _column(name: str, options: Any) -> Column:

@@ -3,6 +3,7 @@
 | asked     | answered                                                                              |
 |-----------|---------------------------------------------------------------------------------------|
 | name      | its name, for trials without keys                                                     |
+| summary   | sums over its table, if it shares them and the schema is to be found together         |
 | hello     | how many rows it has, and whether it has a state of this run already                  |
 | work      | the upload of one exchange; the new state stays here                                  |
 | evaluate  | its metrics, if it shares them; its models stay here                                  |
@@ -33,8 +34,9 @@ from idiolect.models import build_model
 from idiolect.runs.checks import build
 from idiolect.runs.config import build_method
 from idiolect.silo.limits import Limits
-from idiolect.silo.schema import Schema
+from idiolect.silo.schema import Schema, Search
 from idiolect.silo.share import filled_in
+from idiolect.silo.summary import summarise
 from idiolect.silo.vault import FIRST, Position, RunVault
 from idiolect.silo.wire import Packet, pack, rebuild_object, unpack
 
@@ -174,12 +176,14 @@ class Silo:
         *,
         ignore: Sequence[str] = (),
         shares_metrics: bool = True,
+        shares_summaries: bool = True,
     ) -> None:
         self.name = name
         self.table = table.drop(columns=list(ignore))
         self.folder = folder
         self.limits = limits
         self.shares_metrics = shares_metrics
+        self.shares_summaries = shares_summaries
         self._runs: dict[str, Run] = {}
 
     def answer(self, message: bytes) -> bytes:
@@ -200,6 +204,8 @@ class Silo:
         match header.get("ask"):
             case "name":
                 return pack({"name": self.name})
+            case "summary":
+                return self._summary(header)
             case "hello":
                 return self._hello(header)
             case "work":
@@ -207,15 +213,26 @@ class Silo:
             case "evaluate":
                 return self._run(header["run"]).evaluate(packet, self.shares_metrics)
             case other:
-                raise UserError(f"a message asks for {other!r}; name, hello, work and evaluate are known")
+                raise UserError(
+                    f"a message asks for {other!r}; name, summary, hello, work and evaluate are known"
+                )
+
+    def _summary(self, header: dict[str, Any]) -> bytes:
+        """Tell what a schema is found from, or say why not."""
+        self._require_own_name(header)
+        if not self.shares_summaries:
+            raise UserError(
+                "this silo shares no summaries of its table (--no-share-summaries); write the schema's "
+                "columns into the coordinator's configuration"
+            )
+        summary = summarise(self.table, self.name, Search.from_plain(header))
+        log.info("told a summary of %d columns for run %s", len(summary.columns), header["run"])
+        return pack({**_echo(header), "summary": summary.plain()})
 
     def _hello(self, header: dict[str, Any]) -> bytes:
         """Agree on a run, or say why not."""
+        self._require_own_name(header)
         agreement = {key: header[key] for key in ("name", "number", "clients", "config", "schema")}
-        if agreement["name"] != self.name:
-            raise UserError(
-                f"this silo is {self.name!r}, but its key is registered for {agreement['name']!r}"
-            )
         self.limits.admit(agreement["config"])
         vault = self._vault(header["run"])
         run = Run(agreement, self.table, vault)  # what is wrong with it is said before anything is kept
@@ -236,6 +253,10 @@ class Silo:
             ", ".join(f"{count} {part} rows" for part, count in rows.items()),
         )
         return pack({**_echo(header), "rows": rows, "known": vault.latest() is not None})
+
+    def _require_own_name(self, header: dict[str, Any]) -> None:
+        if header["name"] != self.name:
+            raise UserError(f"this silo is {self.name!r}, but its key is registered for {header['name']!r}")
 
     def _run(self, identity: str) -> Run:
         if identity not in self._runs:

@@ -1,6 +1,7 @@
 """What a coordinator is told (a YAML file), and the folder in which its run is kept.
 
 serve.json                  settings, schema, the run's name, rows of each silo
+schema.json                 the schema that the silos found together, if they did; for later runs
 checkpoint.safetensors      the server after the last round
 metrics.parquet             what silos shared: round, client, kind, part, metric, value
 rounds.csv                  round, bits and bytes down and up, seconds of each phase
@@ -24,7 +25,7 @@ from idiolect.errors import UserError
 from idiolect.runs.config import RunConfig, resolve
 from idiolect.runs.settings import read_settings
 from idiolect.silo.asking import Patience
-from idiolect.silo.schema import Schema, read_schema
+from idiolect.silo.schema import Schema, Search, read_schema, schema_from_plain
 from idiolect.silo.status import PHASES, RoundRecord, SiloStatus, Status, Warned
 from idiolect.silo.wire import pack, unpack
 from idiolect.store.files import read_json, read_parquet, write_bytes, write_json, write_parquet
@@ -43,9 +44,15 @@ class ServeSettings:
 
     config: RunConfig
     silos: tuple[str, ...]
-    schema: Schema
+    schema: Schema | Search  # a search until the silos have found a schema together
     minimum_replies: int | None = None  # None: all who are asked
     patience: Patience = field(default_factory=Patience)
+
+    @property
+    def agreed_schema(self) -> Schema:
+        """The schema, when it has been given or found."""
+        assert isinstance(self.schema, Schema), "found before silos are greeted"
+        return self.schema
 
     def minimum(self, asked: int) -> int:
         """How many usable replies an exchange needs."""
@@ -76,7 +83,9 @@ def serve_settings(settings: Mapping[str, Any], folder: Path) -> ServeSettings:
     ):
         raise UserError(f"silos={silos} is not possible: give two or more different names, as [a, b]")
     if "schema" not in own:
-        raise UserError("schema is missing: columns, target and classes, or the path of a JSON file")
+        raise UserError(
+            "schema is missing: columns, target and classes, or the target only, or the path of a JSON file"
+        )
     config = resolve({**rest, "data": {"name": "silos"}})
     minimum = own.get("minimum_replies")
     if minimum is not None and not (isinstance(minimum, int) and 1 <= minimum <= len(silos)):
@@ -105,7 +114,7 @@ class ServeFolder:
         self.run_name: str = content["run"]
         self._content = content
         settings = {**content["settings"]}
-        schema = Schema.from_plain(content["schema"])
+        schema = schema_from_plain(content["schema"])
         self.settings = ServeSettings(
             resolve({**settings["config"], "data": {"name": "silos"}}),
             tuple(settings["silos"]),
@@ -143,6 +152,13 @@ class ServeFolder:
     def finished(self) -> bool:
         """Whether all rounds were played."""
         return (self.path / "finished").is_file()
+
+    def agree(self, schema: Schema) -> None:
+        """Keep the schema that the silos found together."""
+        self.settings = dataclasses.replace(self.settings, schema=schema)
+        self._content["schema"] = schema.plain()
+        write_bytes(self.path / "schema.json", schema.preprocessing.to_json().encode())
+        write_json(self.path / "serve.json", self._content)
 
     def remember_rows(self, rows: Mapping[str, int]) -> None:
         """Keep the silos' sizes: weights and batches depend on them, so they must stay."""

@@ -1,0 +1,381 @@
+"""A schema found together is the one that the pooled table would give; differences are told by name."""
+
+import dataclasses
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from idiolect.data.preprocessing import Moments, Preprocessing
+from idiolect.data.tables import from_frame
+from idiolect.errors import UserError
+from idiolect.silo.asking import Unreachable
+from idiolect.silo.coordinator import coordinate
+from idiolect.silo.finding import find_schema
+from idiolect.silo.schema import Schema, Search, read_schema
+from idiolect.silo.service import Silo
+from idiolect.silo.serving import ServeFolder, ServeSettings, serve_settings
+from idiolect.silo.summary import TableSummary, summarise
+from idiolect.silo.wire import pack, unpack
+from silo.problem import SILOS, Direct, assert_same, config, own_rows, silos_in, simulate
+
+APFL = {"name": "apfl", "local_steps": 2}
+FAST = {"answer_seconds": 1, "patience_seconds": 1}
+
+
+def settings(folder: Path, schema: Any = None, **options: Any) -> ServeSettings:
+    found = {"target": "outcome"} if schema is None else schema
+    return serve_settings({**config(APFL), "silos": list(SILOS), "schema": found, **FAST, **options}, folder)
+
+
+class Counting(Direct):
+    """A link that notes what is asked."""
+
+    def __init__(self, silos: Mapping[str, Silo]) -> None:
+        super().__init__(silos)
+        self.asked: list[str] = []
+
+    def ask(self, requests: Mapping[str, bytes], seconds: float) -> Iterator[tuple[str, bytes | Unreachable]]:
+        self.asked += [unpack(message).header["ask"] for message in requests.values()]
+        return super().ask(requests, seconds)
+
+
+def found_from(tables: Mapping[str, pd.DataFrame], search: Search) -> Schema:
+    """Through plain data, as between machines."""
+    summaries = {
+        name: TableSummary.from_plain(json.loads(json.dumps(summarise(frame, name, search).plain())))
+        for name, frame in tables.items()
+    }
+    return find_schema(search, summaries)
+
+
+def pooled(tables: Mapping[str, pd.DataFrame], **options: Any) -> Preprocessing:
+    """What a simulation fits on the training rows of all."""
+    frame = pd.concat([frame.assign(silo=name) for name, frame in tables.items()], ignore_index=True)
+    fitted = from_frame(frame, client="silo", target="outcome", seed=5, **options).preprocessing
+    assert fitted is not None
+    return fitted
+
+
+def assert_equal(ours: Preprocessing, theirs: Preprocessing) -> None:
+    """Everything the same, numbers up to rounding."""
+    numbers = ("mean", "scale")
+    for a, b in zip(ours.columns, theirs.columns, strict=True):
+        assert [getattr(a, n) for n in numbers] == pytest.approx([getattr(b, n) for n in numbers], rel=1e-12)
+        plain = dataclasses.replace(b, mean=a.mean, scale=a.scale)
+        assert a == plain
+    assert (ours.class_names, ours.target, ours.missing) == (
+        theirs.class_names,
+        theirs.target,
+        theirs.missing,
+    )
+    assert ours.target_mean == pytest.approx(theirs.target_mean, rel=1e-12)
+    assert ours.target_scale == pytest.approx(theirs.target_scale, rel=1e-12)
+
+
+def tables(change: Callable[[pd.DataFrame, int], pd.DataFrame] | None = None) -> dict[str, pd.DataFrame]:
+    frames = {name: own_rows(name) for name in SILOS}
+    if change is None:
+        return frames
+    return {name: change(frame, number) for number, (name, frame) in enumerate(frames.items())}
+
+
+def with_gaps(frame: pd.DataFrame, number: int) -> pd.DataFrame:
+    """Missing numbers, categories and targets, unevenly; one silo has no dose at all."""
+    frame = frame.copy()
+    frame.loc[frame.index % (5 + number) == 1, "age"] = np.nan
+    frame.loc[frame.index % (4 + number) == 2, "ward"] = None
+    frame.loc[frame.index % 11 == 3, "outcome"] = None
+    if number == 1:
+        frame["dose"] = np.nan
+    return frame
+
+
+def with_numbers(frame: pd.DataFrame, number: int) -> pd.DataFrame:
+    """A regression, a constant, a constant that differs from silo to silo, and a large offset."""
+    return frame.assign(
+        outcome=frame.age * 3 + 7 * number + 0.5,
+        same=2.5,
+        own=np.float64([1, 4, 9])[number],
+        far=frame.dose + 1e3,
+    )
+
+
+def counted(most: int) -> Callable[[pd.DataFrame, int], pd.DataFrame]:
+    """Whole numbers as targets, other ones at every silo."""
+    return lambda frame, number: frame.assign(outcome=np.arange(len(frame)) % most + most * number)
+
+
+CASES: dict[str, tuple[dict[str, pd.DataFrame], dict[str, Any], dict[str, Any]]] = {
+    "missing values": (tables(with_gaps), {"missing": "impute"}, {"missing": "impute"}),
+    "regression": (tables(with_numbers), {"missing": "impute"}, {"missing": "impute"}),
+    "few whole targets are classes": (tables(counted(4)), {"missing": "impute"}, {"missing": "impute"}),
+    "many whole targets together are numbers": (
+        tables(counted(9)),
+        {"missing": "impute"},
+        {"missing": "impute"},
+    ),
+    "task": (
+        tables(counted(4)),
+        {"missing": "impute", "task": "regression"},
+        {"missing": "impute", "task": "regression"},
+    ),
+    "codes": (
+        tables(
+            lambda frame, number: frame.assign(code=frame.index % (2 + number) * (-1.0 if number else 1.0))
+        ),
+        {"missing": "impute", "categories": ("code",)},
+        {"missing": "impute", "categories": ["code"]},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_found_schema_is_that_of_all_training_rows_together(case: str) -> None:
+    frames, searched, options = CASES[case]
+    schema = found_from(frames, Search("outcome", split_seed=5, **searched))
+    assert_equal(schema.preprocessing, pooled(frames, **options))
+    assert schema.split_seed == 5
+
+
+def test_constants_have_the_scale_that_the_pooled_table_gives_them() -> None:
+    columns = {c.name: c for c in found_from(tables(with_numbers), Search("outcome")).preprocessing.columns}
+    assert (columns["same"].mean, columns["same"].scale) == (2.5, 1.0)
+    # training rows: 12 of 20, 19 of 29 and 24 of 38, with the values 1, 4 and 9
+    values = np.repeat([1.0, 4.0, 9.0], [12, 19, 24])
+    assert columns["own"].mean == pytest.approx(values.mean(), rel=1e-12)
+    assert columns["own"].scale == pytest.approx(values.std(), rel=1e-12)
+
+
+def test_joined_moments_are_those_of_all_numbers() -> None:
+    values = np.random.default_rng(1).gamma(2.0, 3.0, 101) + 1e5
+    parts = [Moments.of(part) for part in np.split(values, [3, 4, 60])]
+    joined = Moments.joined([*parts, Moments()])
+    assert joined.count == 101
+    assert joined.standard() == pytest.approx((values.mean(), values.std()), rel=1e-12)
+
+
+def test_a_deployment_with_a_found_schema_equals_a_simulation_and_resumes_with_it(tmp_path: Path) -> None:
+    folder = ServeFolder.create(tmp_path / "run", settings(tmp_path))
+    assert isinstance(folder.settings.schema, Search)
+    link = Counting(silos_in(tmp_path / "silos"))
+    coordinate(folder, link)
+    simulation = simulate(config(APFL)).play(3)
+    assert simulation.federation.preprocessing is not None
+    found = folder.settings.agreed_schema.preprocessing
+    unused = {"ward": "a"}  # how often there is which category was not asked for, as nothing is filled in
+    expected = dataclasses.replace(
+        simulation.federation.preprocessing,
+        columns=tuple(
+            dataclasses.replace(column, most_frequent=unused.get(column.name, ""))
+            for column in simulation.federation.preprocessing.columns
+        ),
+    )
+    assert_equal(found, expected)
+    saved = folder.checkpoint()
+    assert saved is not None
+    assert_same(saved[1], simulation.server)
+    assert link.asked.count("summary") == 3
+
+    again = Counting(link.silos)
+    (tmp_path / "run" / "finished").unlink()
+    resumed = ServeFolder(tmp_path / "run")
+    coordinate(resumed, again)
+    assert "summary" not in again.asked
+    assert resumed.settings.agreed_schema == folder.settings.agreed_schema
+    later = read_schema("run/schema.json", tmp_path, 5)
+    assert later == folder.settings.agreed_schema
+
+
+def test_a_summary_tells_sums_and_names_only() -> None:
+    """Of 20 rows: no value of a number, no count of a category."""
+    search = Search("outcome", split_seed=5)
+    frame = own_rows("north")
+    told = json.loads(json.dumps(summarise(frame, "north", search).plain()))
+    assert [column["name"] for column in told["columns"]] == ["age", "dose", "pressure", "ward"]
+    assert told["columns"][3]["counts"] == {"a": 0, "b": 0}
+    assert told["target"]["counts"] == {"better": 0, "same": 0, "worse": 0}
+    for column in told["columns"][:3]:
+        assert set(column) == {"name", "kind", "moments", "counts"}
+        assert set(column["moments"]) == {"count", "mean", "squares"}
+        assert column["moments"]["count"] == 12
+        assert not np.isin(frame[column["name"]], list(column["moments"].values())).any()
+
+
+def as_numbers_at_south(frame: pd.DataFrame, number: int) -> pd.DataFrame:
+    return frame.assign(ward=frame.ward.map({"a": 1, "b": 2})) if number == 1 else frame
+
+
+DIFFERENCES: dict[str, tuple[Callable[[pd.DataFrame, int], pd.DataFrame], list[str]]] = {
+    "missing column": (lambda f, n: f.drop(columns="dose") if n == 2 else f, ["'dose' is missing at west"]),
+    "extra column": (lambda f, n: f.assign(phone=1.0) if n == 0 else f, ["'phone' is only at north"]),
+    "numbers and texts": (as_numbers_at_south, ["'ward' holds numbers at south and texts at north, west"]),
+    "target": (
+        lambda f, n: f.assign(outcome=np.arange(len(f)) % 3) if n == 0 else f,
+        ["'outcome' holds numbers at north and texts at south, west"],
+    ),
+    "several": (
+        lambda f, n: [f.drop(columns="age"), f.rename(columns={"dose": "Dose"}), f][n],
+        ["'age' is missing at north", "'dose' is missing at south", "'Dose' is only at south"],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DIFFERENCES)
+def test_differences_are_told_by_column_and_silo_before_any_training(kind: str, tmp_path: Path) -> None:
+    change, sentences = DIFFERENCES[kind]
+    frames = tables(change)
+    silos = {name: Silo(name, frames[name], tmp_path / "silos" / name) for name in SILOS}
+    folder = ServeFolder.create(tmp_path / "run", settings(tmp_path))
+    with pytest.raises(UserError, match="tables differ and nothing was trained") as caught:
+        coordinate(folder, Direct(silos))
+    for sentence in sentences:
+        assert sentence in str(caught.value)
+    assert str(caught.value).count(" at ") == sum(sentence.count(" at ") for sentence in sentences)
+    assert not (tmp_path / "silos").exists()
+    assert not (tmp_path / "run" / "schema.json").exists()
+    assert isinstance(ServeFolder(tmp_path / "run").settings.schema, Search)
+
+
+def test_codes_agreed_as_categories_are_no_difference(tmp_path: Path) -> None:
+    """Numbers at one silo, the same codes as texts at the others."""
+    frames = tables(
+        lambda frame, number: frame.assign(
+            ward=frame.ward.map({"a": 1.0, "b": 2.0} if number else {"a": "1", "b": "3"})
+        )
+    )
+    schema = found_from(frames, Search("outcome", categories=("ward",)))
+    assert schema.preprocessing.columns[3].categories == ("1", "2", "3")
+
+
+def named(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.assign(patient=[f"patient {row}" for row in range(len(frame))])
+
+
+REFUSALS: dict[str, tuple[Callable[[pd.DataFrame], pd.DataFrame], dict[str, Any], str]] = {
+    "consent": (
+        lambda f: f,
+        {"shares_summaries": False},
+        "this silo shares no summaries of its table (--no-share-summaries); write the schema's columns",
+    ),
+    "few rows": (
+        lambda f: f.head(6),
+        {},
+        "column 'age' has 4 values in training rows, and a summary of fewer",
+    ),
+    "names": (
+        named,
+        {},
+        "column 'patient' has 24 different texts in 24 training rows, as names or",
+    ),
+    "missing values": (lambda f: with_gaps(f, 0), {}, "the target 'outcome' has 4 missing values"),
+    "missing numbers": (
+        lambda f: f.assign(age=f.age.where(f.index > 2)),
+        {},
+        "column 'age' has 3 missing values; fill them in, leave it out with --ignore",
+    ),
+    "infinite": (lambda f: f.assign(age=np.inf), {}, "column 'age' is infinite"),
+    "dates": (lambda f: f.assign(day=pd.Timestamp("2020-01-01")), {}, "column 'day' holds dates"),
+    "no target": (
+        lambda f: f.rename(columns={"outcome": "result"}),
+        {},
+        "there is no target column 'outcome'",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSALS)
+def test_a_silo_refuses_to_tell(kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    change, options, sentence = REFUSALS[kind]
+    west = Silo("west", change(own_rows("west")), tmp_path / "w", **options)
+    folder = ServeFolder.create(tmp_path / "run", settings(tmp_path))
+    with (
+        pytest.raises(UserError, match="2 of 3 silos"),
+        caplog.at_level(logging.WARNING, logger="idiolect.silo"),
+    ):
+        coordinate(folder, Direct(silos_in(tmp_path / "silos") | {"west": west}))
+    assert f"west: refused: {sentence}" in caplog.text
+    assert not (tmp_path / "w").exists()
+
+
+def test_too_many_categories_are_refused() -> None:
+    frame = pd.DataFrame({"code": [f"{row % 101}" for row in range(2000)], "outcome": ["a", "b"] * 1000})
+    with pytest.raises(UserError, match="'code' has 101 different values, too many for a category"):
+        summarise(frame, "north", Search("outcome"))
+    with pytest.raises(UserError, match="'code' has 101 different values, too many for classes"):
+        summarise(frame, "north", Search("code"))
+
+
+def test_classes_can_be_given_and_are_then_not_told() -> None:
+    search = Search("outcome", classes=("worse", "same", "better"))
+    assert summarise(own_rows("north"), "north", search).target.counts == {}
+    assert found_from(tables(), search).preprocessing.class_names == ("worse", "same", "better")
+
+
+def test_a_single_class_and_an_empty_column_are_refused() -> None:
+    frames = tables(lambda frame, number: frame.assign(outcome="same"))
+    with pytest.raises(UserError, match="fewer than two classes at all silos together: same"):
+        found_from(frames, Search("outcome"))
+    frames = tables(lambda frame, number: frame.assign(dose=np.nan))
+    with pytest.raises(UserError, match="column 'dose' has no value in any training row"):
+        found_from(frames, Search("outcome", missing="impute"))
+
+
+def summary_with(**changes: Any) -> dict[str, Any]:
+    plain = json.loads(json.dumps(summarise(own_rows("west"), "west", Search("outcome")).plain()))
+    plain["columns"][0].update(changes)
+    return dict(plain)
+
+
+MALFORMED: dict[str, Any] = {
+    "nothing": None,
+    "a list": [1, 2],
+    "no columns": {"target": {}},
+    "unknown kind": summary_with(kind="date"),
+    "negative spread": summary_with(moments={"count": 3, "mean": 1.0, "squares": -1.0}),
+    "not finite": summary_with(moments={"count": 3, "mean": float("nan"), "squares": 1.0}),
+    "enormous": summary_with(moments={"count": 3, "mean": 1e200, "squares": 1.0}),
+    "enormous count": summary_with(moments={"count": 10**400, "mean": 1.0, "squares": 1.0}),
+    "too many categories": summary_with(kind="category", counts={str(n): 1 for n in range(101)}),
+    "twice": summary_with(name="dose"),
+    "codes that are no numbers": summary_with(counts={"one": 0}),
+}
+
+
+@pytest.mark.parametrize("kind", MALFORMED)
+def test_a_malformed_summary_is_one_sentence(kind: str, tmp_path: Path) -> None:
+    class Lying(Direct):
+        def ask(
+            self, requests: Mapping[str, bytes], seconds: float
+        ) -> Iterator[tuple[str, bytes | Unreachable]]:
+            for name, answer in super().ask(requests, seconds):
+                assert isinstance(answer, bytes)
+                header = unpack(answer).header
+                lie = {**header, "summary": MALFORMED[kind]}
+                yield name, pack(lie) if name == "west" else answer
+
+    folder = ServeFolder.create(tmp_path / "run", settings(tmp_path))
+    with pytest.raises(UserError, match="west sent a summary") as caught:
+        coordinate(folder, Lying(silos_in(tmp_path / "silos")))
+    assert "\n" not in str(caught.value)
+
+
+BAD_SCHEMAS: list[tuple[dict[str, Any], str]] = [
+    ({"classes": ["a", "b"]}, "schema must have columns and target"),
+    ({"target": "y", "target_mean": 1}, "schema.target_mean is not a setting; the settings there are target"),
+    ({"target": "y", "missing": "drop"}, "schema.missing=drop is not possible: it is one of refuse, impute"),
+    ({"target": "y", "task": "ranking"}, "schema.task=ranking is not possible"),
+    ({"target": "y", "categories": "ward"}, "schema.categories=ward is not possible: it must be a list"),
+    ({"target": "y", "fractions": [0.5, 0.5]}, "must be three shares"),
+]
+
+
+@pytest.mark.parametrize(("schema", "sentence"), BAD_SCHEMAS, ids=lambda value: str(value)[:40])
+def test_an_open_schema_is_checked(schema: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=sentence):
+        settings(tmp_path, schema)
