@@ -22,7 +22,8 @@ from idiolect.core.objective import Batch, Predictor
 from idiolect.core.schedule import Schedule
 from idiolect.core.tree import Params
 from idiolect.methods import apfl
-from idiolect.methods.apfl import APFL, APFLNewcomer, Client
+from idiolect.methods._apfl_newcomer import Newcomer
+from idiolect.methods.apfl import APFL, Client
 from idiolect.methods.drfa import DRFA, Down, DRFALosses, Server, Up
 
 
@@ -121,6 +122,6 @@ class AgnosticAPFL(Method, Exchange):
         """w, w_i and α v + (1 - α) w."""
         return self.mixture.predictors(apfl.Server(server.w, ()), client, number)
 
-    def newcomer(self, server: Server) -> APFLNewcomer:
+    def newcomer(self, server: Server) -> Newcomer:
         """APFL's eq. 7: train v against the frozen shared model."""
-        return APFLNewcomer(self.mixture, self.local_steps)
+        return Newcomer(self.mixture, self.local_steps)

@@ -30,6 +30,7 @@ from idiolect.core.projection import onto_ball
 from idiolect.core.schedule import Schedule
 from idiolect.core.tree import Params
 from idiolect.core.weighting import Weighting, reply_weights
+from idiolect.methods._apfl_newcomer import Newcomer
 
 
 class Server(NamedTuple):
@@ -194,9 +195,9 @@ class APFL(Method, Exchange):
             personal = tree.interpolate(client.v, w, client.alpha)
         return {"global": server.w, "localized": client.w, "personal": personal}
 
-    def newcomer(self, server: Server) -> "APFLNewcomer":
+    def newcomer(self, server: Server) -> Newcomer:
         """Eq. 7: train v against the frozen shared model."""
-        return APFLNewcomer(self, self.local_steps)
+        return Newcomer(self, self.local_steps)
 
     def _mixed_gradients(
         self, objective: Objective, v: Params, alpha: Tensor, w: Params, batch: Batch
@@ -223,39 +224,3 @@ class APFL(Method, Exchange):
 
     def _empty_average(self, params: Params) -> Average | tuple[()]:
         return () if self.average_offset is None else Average.empty(params)
-
-
-@dataclass(frozen=True, config=STRICT)
-class APFLNewcomer(Exchange):
-    """Eq. 7: v <- v - rate ∇_v f_k(α v + (1 - α) ŵ; ξ) from v = ŵ, with ŵ frozen."""
-
-    method: APFL
-    local_steps: LocalWork
-
-    def down(self, server: Server, ids: Tensor) -> Down:
-        """ŵ."""
-        return Down(server.w, ())
-
-    def begin(self, client: Client, down: Down, site: Site) -> Client:
-        """Start from v = ŵ."""
-        return client
-
-    def step(
-        self, work: Client, client: Client, down: Down, batches: tuple[Batch, ...], site: Site
-    ) -> Client:
-        """Only v (and α, where it is learned) moves."""
-        v_gradient, alpha_gradient = self.method._mixed_gradients(
-            site.objective, work.v, work.alpha, down.w, batches[0]
-        )
-        v = onto_ball(
-            tree.step(work.v, site.rate(self.method.learning_rate), v_gradient), self.method.ball_radius
-        )
-        return work._replace(v=v, alpha=self.method._next_alpha(work.alpha, alpha_gradient, site))
-
-    def finish(self, work: Client, client: Client, down: Down, site: Site) -> tuple[Client, tuple[()]]:
-        """Keep v and α; nothing is sent."""
-        return work, ()
-
-    def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
-        """The server learns nothing from a newcomer."""
-        return server, {}

@@ -20,7 +20,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from idiolect.core import rng, tree
-from idiolect.core.clustering import best_group, regroup
+from idiolect.core.clustering import regroup
 from idiolect.core.hyper import STRICT, hyper
 from idiolect.core.method import Cohort, Exchange, Info, LocalWork, Method, Population, PredictorKind, Site
 from idiolect.core.moreau import approach, descend
@@ -28,6 +28,7 @@ from idiolect.core.objective import Batch, Predictor
 from idiolect.core.schedule import Schedule
 from idiolect.core.tree import Params
 from idiolect.core.weighting import Weighting
+from idiolect.methods._pfedkm_newcomer import Newcomer
 
 NEVER = -1
 
@@ -176,9 +177,9 @@ class PFedKM(Method, Exchange):
         label = torch.where(client.chosen == NEVER, known, client.chosen)
         return {"localized": client.omega, "group": tree.row(server.models, label), "personal": client.theta}
 
-    def newcomer(self, server: Server) -> "PFedKMNewcomer":
+    def newcomer(self, server: Server) -> Newcomer:
         """The group of least loss, then local rounds from its model."""
-        return PFedKMNewcomer(self, self.local_steps)
+        return Newcomer(self, self.local_steps)
 
     def _counted(self, heard: Tensor, now: Tensor, population: Population) -> Tensor:
         """Whose last upload is clustered, bool[clients]."""
@@ -197,36 +198,3 @@ class PFedKM(Method, Exchange):
                 model = tree.step(model, -self.server_mixing, change)
             moved.append(model)
         return tree.stack(moved)
-
-
-@dataclass(frozen=True, config=STRICT)
-class PFedKMNewcomer(Exchange):
-    """A client that was not there in training: the group with the least loss, then the local rounds."""
-
-    method: PFedKM
-    local_steps: LocalWork
-    sees_all_rows: ClassVar[bool] = True
-
-    def down(self, server: Server, ids: Tensor) -> Params:
-        """All group models."""
-        return server.models
-
-    def begin(self, client: Client, down: Params, site: Site) -> Client:
-        """ω <- the best group's model, θ <- ω."""
-        chosen = best_group(site.objective, down, site.all_rows)
-        model = tree.row(down, chosen)
-        return Client(model, model, chosen)
-
-    def step(
-        self, work: Client, client: Client, down: Params, batches: tuple[Batch, ...], site: Site
-    ) -> Client:
-        """C2."""
-        return self.method.step(work, client, Down(work.omega), batches, site)
-
-    def finish(self, work: Client, client: Client, down: Params, site: Site) -> tuple[Client, tuple[()]]:
-        """Keep all, send nothing."""
-        return work, ()
-
-    def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
-        """The server learns nothing from a newcomer."""
-        return server, {}
