@@ -16,7 +16,7 @@ from idiolect.silo.coordinator import coordinate
 from idiolect.silo.limits import Limits
 from idiolect.silo.service import Silo
 from idiolect.silo.serving import ServeFolder
-from idiolect.silo.wire import pack, unpack
+from idiolect.silo.wire import Packet, pack, unpack
 from silo.problem import (
     SILOS,
     Direct,
@@ -246,26 +246,57 @@ def test_a_silo_can_keep_its_metrics(tmp_path: Path) -> None:
     assert metrics.empty
 
 
+class Watching(Direct):
+    """A link that keeps the last request of each silo to evaluate."""
+
+    def __init__(self, silos: Mapping[str, Silo]) -> None:
+        super().__init__(silos)
+        self.seen: dict[str, Packet] = {}
+
+    def ask(self, requests: Mapping[str, bytes], seconds: float) -> Iterator[tuple[str, bytes | Unreachable]]:
+        for name, message in requests.items():
+            if unpack(message).header["ask"] == "evaluate":
+                self.seen[name] = unpack(message)
+        return super().ask(requests, seconds)
+
+
+def test_no_silo_is_told_who_else_took_part(tmp_path: Path) -> None:
+    """EFL's server counts replies and knows who holds which model; to predict, the model is enough."""
+    folder = ServeFolder.create(tmp_path / "run", deployed(config({"name": "efl"}), tmp_path))
+    link = Watching(silos_in(tmp_path / "silos"))
+    coordinate(folder, link)
+    for header, trees in link.seen.values():
+        sent = {name for name, leaf in tree.to_named(trees["server"]).items() if leaf.numel()}
+        assert sent
+        assert all(name.startswith("broadcast/model/") for name in sent)
+        assert not sent & header["absent"].keys()
+
+
+def test_a_state_that_would_take_more_memory_than_admitted_is_refused(tmp_path: Path) -> None:
+    """A few bytes say that the row of a silo is one of very many."""
+    settings = config({"name": "perm", "local_steps": 2})
+    folder = ServeFolder.create(tmp_path / "run", deployed(settings, tmp_path))
+    link = Watching(silos_in(tmp_path / "silos", limits=Limits(megabytes=1)))
+    coordinate(folder, link)
+    header, trees = link.seen["west"]
+    assert "metrics" in unpack(link.silos["west"].answer(pack(header, trees))).trees
+    for note in header["absent"].values():
+        note["shape"][:1] = [10**8]
+    refusal = unpack(link.silos["west"].answer(pack(header, trees))).header["refused"]
+    assert "of shape [100000000, " in refusal
+    assert refusal.endswith("is not admitted here")
+
+
 def test_no_silo_is_told_of_anothers_model(tmp_path: Path) -> None:
     """PERM's server holds everybody's model; each silo gets its own row of them only."""
-    seen: dict[str, Any] = {}
-
-    class Watching(Direct):
-        def ask(
-            self, requests: Mapping[str, bytes], seconds: float
-        ) -> Iterator[tuple[str, bytes | Unreachable]]:
-            for name, message in requests.items():
-                if unpack(message).header["ask"] == "evaluate":
-                    seen[name] = unpack(message)
-            return super().ask(requests, seconds)
-
     folder = ServeFolder.create(
         tmp_path / "run", deployed(config({"name": "perm", "local_steps": 2}), tmp_path)
     )
-    coordinate(folder, Watching(silos_in(tmp_path / "silos")))
+    link = Watching(silos_in(tmp_path / "silos"))
+    coordinate(folder, link)
     saved = folder.checkpoint()
     assert saved is not None
     for number, name in enumerate(SILOS):
-        header, trees = seen[name]
+        header, trees = link.seen[name]
         assert_same(trees["server"].v, tree.row(saved[1].v, number))
         assert all(note["row"] in (number, None) for note in header["absent"].values())

@@ -123,10 +123,11 @@ class Run:
         self.vault.keep(position, state)
         return pack({**_echo(header), "steps": int(cohort.steps)}, {"upload": sent})
 
-    def evaluate(self, packet: Packet, shares_metrics: bool) -> bytes:
+    def evaluate(self, packet: Packet, limits: Limits, shares_metrics: bool) -> bytes:
         """The metrics of all models on validation and test rows; the models are kept here."""
         header, trees = packet
-        server, round_number = filled_in(trees["server"], header["absent"]), int(header["round"])
+        server = filled_in(trees["server"], header["absent"], limits.most_bytes)
+        round_number = int(header["round"])
         state = self.vault.latest()
         self._hold(trees["first"] if state is None else state)
         if self.method.adapts:
@@ -211,7 +212,7 @@ class Silo:
             case "work":
                 return self._run(header["run"]).work(packet, self.limits)
             case "evaluate":
-                return self._run(header["run"]).evaluate(packet, self.shares_metrics)
+                return self._run(header["run"]).evaluate(packet, self.limits, self.shares_metrics)
             case other:
                 raise UserError(
                     f"a message asks for {other!r}; name, summary, hello, work and evaluate are known"

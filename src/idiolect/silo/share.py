@@ -1,7 +1,8 @@
 """What of the server's state a silo needs to predict, found by trying: nothing else is sent to it.
 
-A part of the state is needed if the models of the client change to NaN when the part is NaN. Where it has
-one row for each client and the client's own row is enough, only that row is sent.
+A part of the state is needed if the models of the client change when it is taken away: real numbers become
+NaN, integers an empty tensor. Where a part has one row for each client and the client's own row is enough,
+only that row is sent.
 """
 
 import math
@@ -15,32 +16,41 @@ from idiolect.core.method import ClientState, Method, ServerState, Site
 from idiolect.core.tree import Tree
 from idiolect.errors import UserError
 
-MOST_NUMBERS = 2**31  # that a few bytes of a message may make a silo allocate
+MOST_NUMBERS = 2**31  # that a part may have which is not sent
 Need = Literal["whole", "row", "nothing"]
 
 
 def needs(method: Method, server: ServerState, client: ClientState, site: Site) -> dict[str, Need]:
-    """For each named real part of the server's state, how much of it the client's models depend on."""
+    """For each named part of the server's state, how much of it the client's models depend on."""
     named = tree.to_named(server)
     number = int(site.client)
 
-    def touched(name: str, value: Tensor) -> bool:
-        changed = tree.from_named({**named, name: value}, server)
+    def models(changes: dict[str, Tensor]) -> list[Tensor]:
+        changed = tree.from_named({**named, **changes}, server)
         adapted = method.adapt(changed, client, site) if method.adapts else client
-        models = method.predictors(changed, adapted, site.client)
-        return any(bool(leaf.isnan().any()) for leaf in tree.leaves(models))
+        return tree.leaves(method.predictors(changed, adapted, site.client))
+
+    usual = models({})
+
+    def same_with(name: str, value: Tensor) -> bool:
+        try:
+            return all(torch.equal(a, b) for a, b in zip(models({name: value}), usual, strict=True))
+        except Exception:  # whatever goes wrong without it, it is needed
+            return False
 
     def need(name: str, leaf: Tensor) -> Need:
+        if not leaf.is_floating_point():
+            return "nothing" if same_with(name, leaf.new_zeros(0)) else "whole"
         nothing = torch.full_like(leaf, torch.nan)
-        if not touched(name, nothing):
+        if same_with(name, nothing):
             return "nothing"
         if leaf.ndim and len(leaf) > number:
             nothing[number] = leaf[number]
-            if not touched(name, nothing):
+            if same_with(name, nothing):
                 return "row"
         return "whole"
 
-    return {name: need(name, leaf) for name, leaf in named.items() if leaf.is_floating_point()}
+    return {name: need(name, leaf) for name, leaf in named.items()}
 
 
 def shared_part(server: ServerState, needed: dict[str, Need], number: int) -> tuple[Tree, dict[str, Any]]:
@@ -54,14 +64,20 @@ def shared_part(server: ServerState, needed: dict[str, Need], number: int) -> tu
     return tree.from_named(named, server), absent
 
 
-def filled_in(server: Tree, absent: dict[str, Any]) -> ServerState:
-    """The state in its full shape, NaN where something was cut away: to use it would show."""
+def filled_in(server: Tree, absent: dict[str, Any], most_bytes: int) -> ServerState:
+    """The state in its full shape, NaN or 0 where something was cut away.
+
+    Of what was cut away entirely there is one number, repeated without memory; a table of which one row was
+    sent takes memory, at most `most_bytes`.
+    """
     named = tree.to_named(server)
     for name, note in absent.items():
-        sent = named[name]
-        if math.prod(note["shape"]) > MOST_NUMBERS:
-            raise UserError(f"a server state with a part of shape {note['shape']} is not admitted")
-        named[name] = sent.new_full(note["shape"], torch.nan)
-        if note["row"] is not None:
-            named[name][note["row"]] = sent
+        sent, shape, row = named[name], note["shape"], note["row"]
+        numbers = math.prod(shape)
+        if numbers > (MOST_NUMBERS if row is None else most_bytes // sent.element_size()):
+            raise UserError(f"a server state with a part of shape {shape} is not admitted here")
+        named[name] = sent.new_full((), torch.nan if sent.is_floating_point() else 0).expand(shape)
+        if row is not None:
+            named[name] = named[name].clone()
+            named[name][row] = sent
     return tree.from_named(named, server)
