@@ -145,6 +145,16 @@ def test_transcription(engine: EngineName, variant: str) -> None:
     assert close(vector(predictors["group"]), expected["models"][expected["labels"]])
 
 
+def test_without_a_cache_the_server_keeps_no_uploads_which_changes_nothing_if_everybody_replies() -> None:
+    problem = Softmax(participation=1.0)
+    cached = problem.simulate(pfedkm(groups=2), "vectorised").play(ROUNDS)
+    fresh = problem.simulate(pfedkm(groups=2, cache_age=0), "vectorised").play(ROUNDS)
+    assert fresh.server.uploads == ()
+    assert torch.equal(fresh.server.labels, cached.server.labels)
+    for name, leaf in cached.server.models.items():
+        assert torch.equal(fresh.server.models[name], leaf)
+
+
 def test_the_tolerance_stops_some_inner_iterations_but_not_all() -> None:
     """The transcription with a tolerance is only worth something if the tolerance acts."""
     problem = Softmax()

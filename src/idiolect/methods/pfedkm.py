@@ -45,7 +45,7 @@ class Server(NamedTuple):
 
     models: Params  # [groups, ...]
     labels: Tensor  # int64[clients]
-    uploads: Up  # [clients, ...]
+    uploads: Up | tuple[()]  # [clients, ...]; nothing where only those of the same round count
     heard: Tensor  # int64[clients]: the round of the last upload, or NEVER
     round: Tensor
     key: Tensor
@@ -109,8 +109,10 @@ class PFedKM(Method, Exchange):
     def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
         """All group models equal; so labels do not matter yet."""
         clients = len(population.sizes)
-        nothing = tree.map_tree(lambda leaf: leaf.new_zeros(clients, *leaf.shape), params)
-        uploads = Up(nothing, nothing if self.cluster_on == "theta" else ())
+        uploads: Up | tuple[()] = ()
+        if self.cache_age != 0:
+            nothing = tree.map_tree(lambda leaf: leaf.new_zeros(clients, *leaf.shape), params)
+            uploads = Up(nothing, nothing if self.cluster_on == "theta" else ())
         labels = torch.zeros(clients, dtype=torch.int64)
         models = tree.stack([params] * self.groups)
         return Server(models, labels, uploads, torch.full_like(labels, NEVER), torch.tensor(0), key)
@@ -153,14 +155,14 @@ class PFedKM(Method, Exchange):
     def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
         """S1 to S3, on the uploads of all who were heard of lately."""
         heard = server.heard.index_fill(0, cohort.ids, int(server.round))
-        uploads = tree.map_tree(
-            lambda kept, new: kept.index_copy(0, cohort.ids, new), server.uploads, replies
-        )
-        ids = self._counted(heard, server.round, cohort.population).nonzero()[:, 0]
-        counted, previous = tree.select(uploads, ids), server.labels[ids]
+        uploads, counted, ids = server.uploads, replies, cohort.ids
+        if isinstance(uploads, Up):  # absentees count too
+            uploads = tree.map_tree(lambda kept, new: kept.index_copy(0, ids, new), uploads, replies)
+            ids = self._counted(heard, server.round, cohort.population).nonzero()[:, 0]
+            counted = tree.select(uploads, ids)
         points = counted.omega if self.cluster_on == "omega" else counted.theta
         seed = rng.generator_seed(server.key)
-        grouping = regroup(points, counted.omega, server.models, previous, seed, self.restarts)
+        grouping = regroup(points, counted.omega, server.models, server.labels[ids], seed, self.restarts)
         labels = server.labels.index_copy(0, ids, grouping.labels)
         sizes = cohort.population.sizes[ids]
         models = self._moved(server.models, counted.omega, grouping.labels, sizes)
