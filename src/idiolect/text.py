@@ -29,10 +29,10 @@ def duration(seconds: float) -> str:
     """A time span, in one or two units.
 
     >>> duration(0.04), duration(12.34), duration(200), duration(7300)
-    ('0.0 s', '12.3 s', '3 min 20 s', '2 h 1 min')
+    ('0.0 s', '12 s', '3 min 20 s', '2 h 1 min')
     """
     if seconds < 60:
-        return f"{seconds:.1f} s"
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
         return f"{minutes} min {rest} s"

@@ -40,6 +40,12 @@ def joining(folder: Path, name: str, address: str, *, insecure: bool = False) ->
     return ["join", "--server", address, "--name", name, "--data", f"{name}.csv", *security]
 
 
+def interrupt(process: subprocess.Popen[bytes]) -> None:
+    """End a process as Ctrl-C does."""
+    process.send_signal(signal.SIGINT)
+    process.wait(timeout=30)
+
+
 def kill(process: subprocess.Popen[bytes]) -> None:
     """End a process as a power cut would."""
     process.send_signal(signal.SIGKILL)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 import pytest
 
-from distributed.deployment import joining, kill, started, wait_for
+from distributed.deployment import interrupt, joining, kill, started, wait_for
 from idiolect.core import tree
 from idiolect.evaluation.metrics import evaluate
 from idiolect.runs.settings import write_settings
@@ -24,14 +24,20 @@ from silo.problem import SILOS, assert_same, assert_same_metrics, config, deploy
 
 pytestmark = pytest.mark.distributed
 
-METHODS = [
-    {"name": "fedavg", "local_steps": {"epochs": 1}, "weighting": "samples"},
-    {"name": "apfl", "local_steps": 3},
-    {"name": "additive"},
-    {"name": "efl", "keep": 0.25},
-    {"name": "pfedkm"},
-    {"name": "perm", "local_steps": 2},
-]
+CASES: dict[str, dict[str, Any]] = {
+    "fedavg": {"method": {"name": "fedavg", "local_steps": {"epochs": 1}, "weighting": "samples"}},
+    "apfl": {"method": {"name": "apfl", "local_steps": 3}},
+    "apfl with codecs": {
+        "method": {"name": "apfl", "local_steps": 3},
+        "codec": {"up": "ternary", "down": "ternary", "keep": 0.1},
+    },
+    "additive": {"method": {"name": "additive"}},
+    "efl": {"method": {"name": "efl", "keep": 0.25}},
+    "pfedkm": {"method": {"name": "pfedkm"}},
+    "perm": {"method": {"name": "perm", "local_steps": 2}},
+}
+# The others are given the simulation's schema; here the silos find it together.
+WITHOUT_SCHEMA = ("apfl with codecs", "efl")
 
 
 class Deployment(NamedTuple):
@@ -74,14 +80,13 @@ def assert_same_models(folder: Path, run: str, simulation: Simulation) -> None:
         assert_same(vault.models()[0], simulation.predictor(number))
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: str(method["name"]))
-def test_silos_on_flower_equal_the_other_engines(
-    deployment: Deployment, method: dict[str, Any], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("case", CASES)
+def test_silos_on_flower_equal_the_other_engines(deployment: Deployment, case: str, tmp_path: Path) -> None:
     from idiolect.silo.coordinator import coordinate
 
-    settings = config(method, rounds=2)
-    folder = ServeFolder.create(tmp_path / "run", deployed(settings, tmp_path))
+    settings = config(rounds=2, **CASES[case])
+    schema = {"schema": {"target": "outcome"}} if case in WITHOUT_SCHEMA else {}
+    folder = ServeFolder.create(tmp_path / "run", deployed(settings, tmp_path, **schema))
     metrics = coordinate(folder, deployment.link)
     saved = folder.checkpoint()
     assert saved is not None
@@ -184,32 +189,41 @@ def expected_predictions(simulation: Simulation, frame: pd.DataFrame) -> list[st
 
 
 def test_a_trial_without_keys_on_loopback(tmp_path: Path) -> None:
-    """Plain text, two silos, two rounds; one of them comes late, and the page tells how it went."""
+    """Plain text, two silos, two rounds; one comes late, and the coordinator is interrupted meanwhile."""
     settings = config({"name": "apfl", "local_steps": 2}, rounds=2)
     deployed(settings, tmp_path)  # writes the schema
     names = ["south", "north"]
     (tmp_path / "my.yaml").write_text(write_settings({**settings, "silos": names, "schema": "schema.json"}))
     address = f"127.0.0.1:{free_port()}"
+    trial = ["--insecure", "--listen", address]
     log, page = tmp_path / "served" / "log.txt", tmp_path / "served" / "report.html"
     with ExitStack() as stack:
-        arguments = ["serve", "my.yaml", "--insecure", "--listen", address, "--out", "served"]
-        serve = stack.enter_context(started(tmp_path, "serve", *arguments))
-        stack.enter_context(started(tmp_path, "north", *joining(tmp_path, "north", address, insecure=True)))
-        wait_for(lambda: log.is_file() and "south: not connected" in log.read_text(), 120, "somebody missing")
-        assert 'http-equiv="refresh"' in page.read_text()
-        more = ["--no-share-metrics"]
-        stack.enter_context(
-            started(tmp_path, "south", *joining(tmp_path, "south", address, insecure=True), *more)
+        north = stack.enter_context(
+            started(tmp_path, "north", *joining(tmp_path, "north", address, insecure=True))
         )
-        wait_for(lambda: serve.poll() is not None, 180, "two rounds")
-    assert serve.returncode == 0, (tmp_path / "serve.log").read_text()
+        serve = stack.enter_context(started(tmp_path, "serve", "serve", "my.yaml", *trial, "--out", "served"))
+        wait_for(lambda: log.is_file() and "south: not connected" in log.read_text(), 120, "who is missing")
+        wait_for(lambda: page.is_file() and "Waiting for silos" in page.read_text(), 20, "the page")
+        assert 'http-equiv="refresh"' in page.read_text()
+        interrupt(serve)
+        assert serve.returncode == 130
+        assert "continue with `idiolect serve --resume served`" in (tmp_path / "serve.log").read_text()
+        assert "Stopped after round 0 of 2: interrupted" in page.read_text()
+
+        resumed = stack.enter_context(started(tmp_path, "resumed", "serve", "--resume", "served", *trial))
+        south = [*joining(tmp_path, "south", address, insecure=True), "--no-share-metrics"]
+        stack.enter_context(started(tmp_path, "south", *south))
+        wait_for(lambda: resumed.poll() is not None, 180, "two rounds")
+        assert resumed.returncode == 0, (tmp_path / "resumed.log").read_text()
+        interrupt(north)
+        assert north.returncode == 0
+        assert "north has left" in (tmp_path / "north.log").read_text()
     folder = ServeFolder(tmp_path / "served")
     assert folder.finished
     assert [record.round for record in folder.rounds()] == [0, 1, 2]
     assert set(pd.read_parquet(tmp_path / "served" / "metrics.parquet").client) == {"north"}
     text = page.read_text()
     assert "http-equiv" not in text
-    assert "Finished after round 2" in text
-    assert "not shared" in text
-    assert "south: not connected" in text
-    assert "round 2 of 2" in (tmp_path / "serve.log").read_text()  # plain lines where there is no terminal
+    for sentence in ("Finished after round 2", "not shared", "south: not connected"):
+        assert sentence in text
+    assert "round 2 of 2" in (tmp_path / "resumed.log").read_text()  # plain lines where there is no terminal

@@ -119,13 +119,14 @@ def test_silos_tell_their_last_metrics_or_keep_them(tmp_path: Path) -> None:
     for silo in (north, west):
         own = last[last.client == silo.name]
         assert silo.shares
-        assert silo.metrics == {f"{k}, {p}": v for k, p, v in zip(own.kind, own.part, own.value, strict=True)}
+        for part in ("validation", "test"):
+            table = own[own.part == part].set_index("kind").value
+            assert silo.metrics[part] == table.to_dict()
     assert (south.shares, south.metrics) == (False, {})
     assert [silo.rows for silo in view.last.silos] == simulate(config(APFL)).federation.train.sizes.tolist()
     assert {silo.answer for silo in view.last.silos} == {"evaluation after round 3"}
-    assert view.last.columns == tuple(
-        f"{kind}, {part}" for part in ("validation", "test") for kind in ("global", "localized", "personal")
-    )
+    assert view.last.parts == ("validation", "test")
+    assert view.last.kinds == ("global", "localized", "personal")
 
 
 def test_who_is_away_and_who_is_back(tmp_path: Path) -> None:
@@ -143,7 +144,9 @@ def test_who_is_away_and_who_is_back(tmp_path: Path) -> None:
     ]
     assert {s.headline for s in view.seen} >= {
         "round 1 of 3: silos at work",
-        "round 2 of 3: saving",
+        "evaluation before round 1",
+        "saving after round 2 of 3",
+        "evaluation after round 2 of 3",
         "round 3 of 3: silos at work",
         "finished after round 3",
     }
@@ -197,8 +200,8 @@ def test_a_page_that_cannot_be_written_stops_nothing(
 ) -> None:
     view = Watching()
     nowhere = page.PageView(tmp_path / "nowhere" / "report.html", "")
-    with caplog.at_level(logging.WARNING, logger="idiolect.silo"):
-        coordinate(new_run(tmp_path), Direct(silos_in(tmp_path / "silos")), [nowhere, view])
+    with caplog.at_level(logging.WARNING, logger="idiolect.silo"), nowhere.kept_up_to_date():
+        coordinate(new_run(tmp_path), Weighing(silos_in(tmp_path / "silos")), [nowhere, view])
     assert view.last.state == "finished"
     assert caplog.text.count("could not be written") == 1
 
@@ -215,21 +218,33 @@ def test_without_the_extra_there_is_no_page_and_one_line(
     ]
 
 
-def test_the_page_of_a_run_is_there_from_the_beginning_and_final_at_the_end(tmp_path: Path) -> None:
+def test_the_page_is_written_while_the_run_goes_on_and_is_final_at_the_end(tmp_path: Path) -> None:
     folder = new_run(tmp_path)
     view = page.page_view(folder)
     assert view is not None
     pages: list[str] = []
 
-    class Reading:
-        def show(self, status: Status) -> None:
-            if not pages or pages[-1] != view.path.read_text():
-                pages.append(view.path.read_text())
+    class Slow(Direct):
+        """Its silos need longer for round 2 than it takes until the page is written."""
 
-    coordinate(folder, Direct(silos_in(tmp_path / "silos")), [view, Reading()])
-    assert len(pages) == 6  # the beginning, before round 1, three rounds, the end
-    assert [len(tables(text).get("rounds", [])) for text in pages] == [0, 2, 3, 4, 5, 5]
-    assert ['http-equiv="refresh"' in text for text in pages] == [True] * 5 + [False]
+        def ask(
+            self, requests: Mapping[str, bytes], seconds: float
+        ) -> Iterator[tuple[str, bytes | Unreachable]]:
+            header = unpack(next(iter(requests.values()))).header
+            if header["ask"] == "work" and header["round"] == 1:
+                time.sleep(2 * page.WRITE_SECONDS)
+                pages.append(view.path.read_text())
+            return super().ask(requests, seconds)
+
+    with view.kept_up_to_date():
+        coordinate(folder, Slow(silos_in(tmp_path / "silos")), [view])
+    (during,), after = pages, view.path.read_text()
+    assert "Round 2 of 3: silos at work" in during
+    assert [row[0] for row in tables(during)["rounds"][1:]] == ["1", "before 1"]
+    assert [row[1] for row in tables(during)["silos"][1:]] == ["at work"] * 3
+    assert "Finished after round 3" in after
+    assert [row[0] for row in tables(after)["rounds"][1:]] == ["3", "2", "1", "before 1"]
+    assert ('http-equiv="refresh"' in during, 'http-equiv="refresh"' in after) == (True, False)
 
 
 # The renderers, on a status written by hand.
@@ -255,9 +270,9 @@ STATUS = Status(
             down_bytes=4_000_000,
             up_bytes=1_500,
             shares=True,
-            metrics={"global, validation": 0.5, "personal, validation": 0.875},
+            metrics={"validation": {"global": 0.5, "personal": 0.875}, "test": {"personal": 0.25}},
         ),
-        SiloStatus("so<u>th", heard=1_000_000_010.0, trouble="not connected", shares=False),
+        SiloStatus("so<u>th", heard=999_992_810.0, trouble="not connected", shares=False),
         SiloStatus("west"),
     ),
     history=(
@@ -313,17 +328,20 @@ def test_the_page_shows_the_status_and_needs_nothing_else() -> None:
     silos = {row[0]: row[1:] for row in tables(text)["silos"][1:]}
     assert silos["north"] == [
         "at work",
-        "2001-09-09 01:48:09 UTC",
+        "01:48:09 UTC",
         "round 2",
         "12",
         "4.00 MB",
         "1.5 kB",
-        "50.0 %",
-        "87.5 %",
     ]
-    assert silos["so<u>th"][0] == "not connected"
-    assert silos["so<u>th"][-2:] == ["not shared", "not shared"]
-    assert silos["west"] == ["not asked yet", "never", "", "", "0.00 MB", "0.00 MB", "", ""]
+    assert silos["so<u>th"][:2] == ["not connected", "2001-09-08 23:46:50 UTC"]
+    assert silos["west"] == ["not asked yet", "never", "", "", "0.00 MB", "0.00 MB"]
+    metrics = {row[0]: row[1:] for row in tables(text)["metrics"][2:]}
+    assert metrics == {
+        "north": ["50.0 %", "87.5 %", "–", "25.0 %"],
+        "so<u>th": ["not shared"] * 4,
+        "west": [""] * 4,
+    }
     rounds = tables(text)["rounds"][1:]
     assert [row[0] for row in rounds] == ["2", "1", "before 1"]
     assert rounds[0][1:] == [
@@ -354,10 +372,14 @@ def drawn(status: Status, now: float) -> str:
 def test_the_terminal_shows_the_same_and_time_goes_on() -> None:
     lines = drawn(STATUS, STATUS.now + 20).splitlines()
     assert "round 3 of 6: silos at work" in lines[0]
-    assert "30.0 s" in lines[0]  # since the phase began
+    assert "30 s" in lines[0]  # since the phase began
+    assert "personal accuracy," in lines[2]
+    assert lines[3].split() == [
+        *("silo", "connection", "last", "heard", "last", "answer", "rows", "down", "up", "validation", "test")
+    ]
     north, south, west = (next(line for line in lines if line.startswith(s.name)) for s in STATUS.silos)
     assert re.split(r"\s{2,}", north.strip()) == [
-        *("north", "at work for 29.0 s", "31.0 s ago", "round 2", "12", "4.00 MB", "1.5 kB", "87.5 %")
+        *("north", "at work for 29 s", "31 s ago", "round 2", "12", "4.00 MB", "1.5 kB", "87.5 %", "25.0 %")
     ]
     assert "not connected" in south
     assert south.rstrip().endswith("not shared")

@@ -67,6 +67,7 @@ def serve(
 
     Example: idiolect serve my.yaml --keys keys/coordinator
     """
+    from idiolect.cli.console import INTERRUPTED
     from idiolect.silo.coordinator import coordinate
     from idiolect.silo.processes import end_properly_when_terminated
     from idiolect.silo.serving import ServeFolder, read_serve_settings
@@ -89,11 +90,15 @@ def serve(
     from idiolect.silo.superlink import flower_link
 
     end_properly_when_terminated()
-    with (
-        _views(folder) as views,
-        flower_link(folder.settings.silos, listen, chosen, folder.path / "flower") as link,
-    ):
-        coordinate(folder, link, views)
+    try:
+        with (
+            _views(folder) as views,
+            flower_link(folder.settings.silos, listen, chosen, folder.path / "flower") as link,
+        ):
+            coordinate(folder, link, views)
+    except KeyboardInterrupt as interrupt:
+        typer.echo(f"interrupted; continue with `idiolect serve --resume {folder.path}`", err=True)
+        raise typer.Exit(INTERRUPTED) from interrupt
     typer.echo(f"run: {folder.path}")
 
 
@@ -152,7 +157,10 @@ def join(
     end_properly_when_terminated()
     from idiolect.silo.supernode import run_silo
 
-    run_silo(silo, server, chosen, folder / "flower")
+    try:
+        run_silo(silo, server, chosen, folder / "flower")
+    except KeyboardInterrupt:  # the usual end
+        typer.echo(f"{name} has left; the same command joins again, where it was")
 
 
 def _chosen_keys(keys: str | None, insecure: bool, address: str) -> Path | None:

@@ -224,8 +224,9 @@ def _play(folder: ServeFolder, link: Link, tracker: Tracker) -> list[pd.DataFram
 
 def _begin(folder: ServeFolder, link: Link, tracker: Tracker) -> tuple[Silos, ServerState, int]:
     """The engine, the server and the round to go on with: the first, or the one after the checkpoint."""
-    with tracker.asking("greeting", "greeting"):
+    with tracker.asking("greeting", "summary of its columns"):
         agree_on_schema(folder, link)
+    with tracker.asking("greeting", "greeting"):
         rows, known = _greet(folder, link)
     folder.remember_rows(rows)
     engine, server = _build(folder, link, rows, tracker)

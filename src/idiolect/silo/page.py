@@ -1,10 +1,12 @@
 """The status as a page in the run's folder: written anew as the run goes on, read in any browser."""
 
 import logging
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Event, Thread
 
 from idiolect.reports.rendering import render
 from idiolect.runs.settings import write_settings
@@ -13,27 +15,49 @@ from idiolect.silo.status import PHASE_NAMES, PHASES, Status
 from idiolect.store.files import write_bytes
 from idiolect.text import amount, duration
 
-REFRESH_SECONDS = 5  # how often browsers look, and the least time between two writes within a round
+REFRESH_SECONDS = 5  # how often browsers look again
+WRITE_SECONDS = 1.0  # how often the page is written, if there is news
 
 log = logging.getLogger(__name__)
 
 
 class PageView:
-    """Writes the page after each round, and in between when enough time has passed."""
+    """Writes the page beside the run, so that nobody waits for it."""
 
     def __init__(self, path: Path, config: str) -> None:
         self.path = path
         self.config = config  # shown as it is
-        self._shown: tuple[object, ...] = ()
-        self._written = 0.0
+        self._last: Status | None = None
+        self._written: Status | None = None
         self._failed = False
 
     def show(self, status: Status) -> None:
-        """Write the page if it is time to; what goes wrong is said once, and the run goes on."""
-        milestone = (status.state, len(status.history))
-        if milestone == self._shown and time.monotonic() < self._written + REFRESH_SECONDS:
+        """Write it next time."""
+        self._last = status
+
+    @contextmanager
+    def kept_up_to_date(self) -> Iterator[None]:
+        """Write as long as the block lasts, and once more at its end."""
+        over = Event()
+        writer = Thread(target=self._keep_writing, args=(over,), name="page", daemon=True)
+        writer.start()
+        try:
+            yield
+        finally:
+            over.set()
+            writer.join()
+            self._write()
+
+    def _keep_writing(self, over: Event) -> None:
+        while not over.wait(WRITE_SECONDS):
+            self._write()
+
+    def _write(self) -> None:
+        """What goes wrong is said once, and the run goes on."""
+        status = self._last
+        if status is None or status is self._written:
             return
-        self._shown, self._written = milestone, time.monotonic()
+        self._written = status
         try:
             write_bytes(self.path, draw(status, self.config).encode())
         except Exception as error:  # a page is never worth a run
@@ -64,16 +88,18 @@ def draw(status: Status, config: str) -> str:
         refresh=REFRESH_SECONDS if status.state == "running" else None,
         phases=PHASES,
         phase_names=PHASE_NAMES,
-        clock=_clock,
+        clock=lambda seconds: _clock(seconds, status.now),
+        written=datetime.fromtimestamp(status.now, UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
         amount=lambda count: amount(8 * count),
         duration=duration,
         share=_share,
     )
 
 
-def _clock(seconds: float | None) -> str:
-    """A time of day that means the same everywhere."""
-    return "" if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+def _clock(seconds: float, now: float) -> str:
+    """A time that means the same everywhere, with the day unless it is today."""
+    moment, today = (datetime.fromtimestamp(time, UTC) for time in (seconds, now))
+    return moment.strftime("%H:%M:%S UTC" if moment.date() == today.date() else "%Y-%m-%d %H:%M:%S UTC")
 
 
 def _share(part: float, whole: float) -> float:

@@ -39,7 +39,7 @@ class SiloStatus:
     down_bytes: int = 0  # of requests that were answered, as they were sent
     up_bytes: int = 0
     shares: bool | None = None  # whether it tells its metrics; None before the first evaluation
-    metrics: Mapping[str, float] = field(default_factory=dict)  # the last: "personal, validation" -> value
+    metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # last, by part and kind
 
     @property
     def connection(self) -> str:
@@ -113,6 +113,9 @@ class Status:
             return f"stopped after round {self.done} of {self.rounds}: {self.reason}"
         if self.phase == "greeting":
             return f"waiting for silos: {self.heard_now} of {len(self.silos)} have answered"
+        if self.phase in ("evaluation", "saving"):
+            when = f"after round {self.done} of {self.rounds}" if self.done else "before round 1"
+            return f"{PHASE_NAMES[self.phase]} {when}"
         return f"round {min(self.done + 1, self.rounds)} of {self.rounds}: {PHASE_NAMES[self.phase]}"
 
     @property
@@ -121,17 +124,23 @@ class Status:
         return sum(silo.heard is not None and not silo.trouble for silo in self.silos)
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """The metrics that any silo shares."""
-        return tuple(dict.fromkeys(name for silo in self.silos for name in silo.metrics))
+    def parts(self) -> tuple[str, ...]:
+        """The parts of the data, such as validation rows, of which any silo tells its metrics."""
+        return tuple(dict.fromkeys(part for silo in self.silos for part in silo.metrics))
 
-    def show_metric(self, silo: SiloStatus, column: str) -> str:
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of models that any silo tells metrics of; the method is judged by the last."""
+        values = (kinds for silo in self.silos for kinds in silo.metrics.values())
+        return tuple(dict.fromkeys(kind for kinds in values for kind in kinds))
+
+    def show_metric(self, silo: SiloStatus, part: str, kind: str) -> str:
         """One of a silo's last metrics as text, or why it is not there."""
         if silo.shares is None:
             return ""
         if not silo.shares:
             return "not shared"
-        return show_value(silo.metrics.get(column, math.nan), self.metric)
+        return show_value(silo.metrics.get(part, {}).get(kind, math.nan), self.metric)
 
     @property
     def phase_seconds(self) -> dict[Phase, float]:
@@ -152,7 +161,7 @@ class Status:
     def seconds_left(self) -> float | None:
         """An estimate from the last rounds; None where there is nothing to estimate from."""
         played = [record for record in self.history if record.round > 0][-ROUNDS_TO_EXPECT_BY:]
-        if self.state != "running" or not played:
+        if self.state != "running" or self.done == self.rounds or not played:
             return None
         typical = sum(record.own_seconds for record in played) / len(played)
         return typical * (self.rounds - self.done)

@@ -14,7 +14,7 @@ import grpc
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from flwr.app import Message
-from flwr.common.constant import SubStatus
+from flwr.common.constant import ErrorCode, SubStatus
 from flwr.common.serde import run_from_proto
 from flwr.proto.appio_pb2 import PullTaskInputRequest, PushTaskOutputRequest
 from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest
@@ -54,7 +54,7 @@ class FlowerLink:
         if self.asks_names and not connected.issuperset(self.nodes.get(name, 0) for name in requests):
             self._learn_names(connected - set(self.nodes.values()))
         reachable = [name for name in requests if self.nodes.get(name) in connected]
-        for name in requests.keys() - set(reachable):
+        for name in [name for name in requests if name not in reachable]:
             yield name, Unreachable("not connected")
         messages = [
             Message(
@@ -82,6 +82,8 @@ class FlowerLink:
 
 def _content(reply: Message) -> bytes | Unreachable:
     if reply.has_error():
+        if reply.error.code == ErrorCode.NODE_UNAVAILABLE:
+            return Unreachable("connection lost")
         return Unreachable(f"unreachable ({reply.error.reason or f'Flower error {reply.error.code}'})")
     try:
         return from_message(reply)

@@ -65,16 +65,19 @@ def _headline(status: Status, now: float) -> Iterator[Any]:
     if (left := status.seconds_left) is not None:
         line.append(f"  about {duration(left)} left", "dim")
     yield line
-    yield ProgressBar(total=status.rounds, completed=status.done, width=60)
+    bar = Table.grid()
+    bar.add_row(ProgressBar(total=status.rounds, completed=status.done, width=60))
+    yield bar
 
 
 def _silos(status: Status, now: float) -> Table:
-    judged = status.columns[-1:] if status.columns else ()
+    judged = status.kinds[-1] if status.kinds else ""
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("silo", "", "last heard", "last answer"):
-        table.add_column(name, overflow="fold")
-    for name in ("rows", "down", "up", *(f"{status.metric} ({column})" for column in judged)):
-        table.add_column(name, justify="right")
+    for name in ("silo", "connection", "last heard", "last answer"):
+        table.add_column(name, overflow="fold", vertical="bottom")
+    metrics = (f"{judged} {status.metric},\n{part}" for part in status.parts)
+    for name in ("rows", "down", "up", *metrics):
+        table.add_column(name, justify="right", vertical="bottom")
     shown = sorted(status.silos, key=lambda silo: not silo.trouble)[:MOST_SILOS]
     for silo in sorted(shown, key=status.silos.index):
         table.add_row(
@@ -85,7 +88,7 @@ def _silos(status: Status, now: float) -> Table:
             "" if silo.rows is None else str(silo.rows),
             amount(8 * silo.down_bytes),
             amount(8 * silo.up_bytes),
-            *(status.show_metric(silo, column) for column in judged),
+            *(status.show_metric(silo, part, judged) for part in status.parts),
         )
     if (more := len(status.silos) - len(shown)) > 0:
         table.add_row(f"and {more} more", style="dim")

@@ -50,7 +50,7 @@ class Tracker:
         self._history = folder.rounds()
         self._state: Literal["running", "finished", "stopped"] = "running"
         self._reason = ""
-        self._phase: Phase = "server"
+        self._phase: Phase = "greeting"
         self._phase_since = time.time()
         self._entered = time.monotonic()
         self._what = ""
@@ -120,7 +120,8 @@ class Tracker:
             self._change(name, answer=f"{self._what}: not usable")
 
     def greeted(self, rows: Mapping[str, int], metric: str) -> None:
-        """How many rows silos train on, and the metric that they are judged by."""
+        """All silos have joined: how many rows they train on, and the metric that they are judged by."""
+        self._enter("server")
         self._metric = metric
         for name, count in rows.items():
             self._change(name, rows=count)
@@ -131,8 +132,10 @@ class Tracker:
         for name in self._answered:
             own = judged[judged.client == name]
             defined = own[own.value.notna()]
-            names = [f"{kind}, {part}" for kind, part in zip(defined.kind, defined.part, strict=True)]
-            values = dict(zip(names, defined.value.tolist(), strict=True))
+            values = {
+                str(part): dict(zip(rows.kind, rows.value.tolist(), strict=True))
+                for part, rows in defined.groupby("part", sort=False)
+            }
             self._change(name, shares=len(own) > 0, metrics=values)
 
     def continued(self, done: int) -> None:
@@ -145,7 +148,8 @@ class Tracker:
         meter = self._meter
         record = RoundRecord(done, down_bits, up_bits, meter.down_bytes, meter.up_bytes, dict(meter.seconds))
         self._history = [*self._history, record]
-        self.folder.write_rounds(self._history)
+        with self.phase("saving"):
+            self.folder.write_rounds(self._history)
         return record
 
     def completed(self) -> None:
