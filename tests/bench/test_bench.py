@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from idiolect import models
-from idiolect.bench import run_bench, to_json
+from idiolect.bench import run_bench
 from idiolect.bench.measure import interleaved_seconds, ratio
 from idiolect.bench.plain_loop import PlainLoop
 from idiolect.bench.run import gradients_of_a_round, noise
@@ -15,6 +15,7 @@ from idiolect.data.federation import Federation
 from idiolect.methods.apfl import APFL
 from idiolect.methods.fedavg import FedAvg
 from idiolect.simulation import Simulation
+from idiolect.strict_json import to_json
 
 
 def small(federation: Federation) -> nn.Module:

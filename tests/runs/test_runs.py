@@ -1,5 +1,6 @@
 """Runs and comparisons as they lie on disk, and the models that come out of them."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,8 +9,10 @@ import pandas as pd
 import pyarrow.parquet as parquet
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import idiolect
+from idiolect.cli import app
 from idiolect.evaluation.summary import means
 from idiolect.runs.compare import open_runs, plan_comparison, run_comparison, tabulate
 from idiolect.runs.config import resolve
@@ -151,6 +154,26 @@ def test_a_run_that_diverges_is_told(tmp_path: Path) -> None:
     assert finished.summary()["diverged"] == ["global", "localized"]
     reported = finished.summary()["kinds"]["localized"]["round"]
     assert reported_simulation(finished).round == reported
+
+
+def test_numbers_that_are_not_finite_are_null_in_json_and_nan_in_python(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    table = pd.DataFrame({"site": ["a", "b"] * 20, "x": generator.normal(size=40)}).assign(
+        y=lambda t: 2 * t.x
+    )
+    table.to_csv(tmp_path / "table.csv", index=False)
+    settings = ["method=fedavg", f"data={tmp_path}/table.csv", "data.client=site", "data.target=y", "lr=1e30"]
+    settings += ["rounds=3", "evaluation.choose=last", "engine=sequential", f"out={tmp_path}/run"]
+    finished = start_or_continue(resolve(read_settings(settings)))
+    assert np.isnan(finished.summary()["kinds"]["global"]["mean"])
+    assert np.isnan(tabulate([finished])["mean"]).all()
+    shown = CliRunner().invoke(app, ["show", str(finished.path), "--json"]).stdout
+    for text in ((finished.path / "summary.json").read_text(), shown):
+        content = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+        assert content["kinds"]["global"]["mean"] is None
+        assert content["kinds"]["global"]["clients"] == finished.summary()["kinds"]["global"]["clients"]
+    report = CliRunner().invoke(app, ["report", str(finished.path), "--out", str(tmp_path / "page.html")])
+    assert report.exit_code == 0
 
 
 def test_trackers_get_the_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,5 @@
 """Speed: the vectorised engine against a plain loop, methods against FedAvg, many clients against few."""
 
-from idiolect.bench.run import render, run_bench, to_json
+from idiolect.bench.run import render, run_bench
 
-__all__ = ["render", "run_bench", "to_json"]
+__all__ = ["render", "run_bench"]

@@ -1,6 +1,5 @@
 """The benchmark: 100 clients, all taking part, 20 local steps, batches of 20."""
 
-import json
 import statistics
 from collections.abc import Callable
 from typing import Any
@@ -164,11 +163,6 @@ def _with_local_steps(method: type[Method], local_steps: int) -> Method:
 def simulate(method: Method, model: ModelFactory, federation: Federation, **options: Any) -> Simulation:
     """A simulation whose model starts from the same parameters each time."""
     return Simulation(method, lambda: model(federation), federation, batch_size=BATCH_SIZE, **options)
-
-
-def to_json(result: dict[str, Any]) -> str:
-    """The result as JSON."""
-    return json.dumps(result, indent=2)
 
 
 def render(result: dict[str, Any]) -> Group:

@@ -1,6 +1,5 @@
 """What commands share: errors as one line, tables, progress on terminals."""
 
-import json
 import sys
 from typing import Any
 
@@ -12,6 +11,7 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from idiolect.errors import UserError
+from idiolect.strict_json import to_json
 
 USER_MISTAKE = 2
 INTERRUPTED = 130
@@ -39,8 +39,8 @@ class Commands(TyperGroup):
 
 
 def print_json(content: Any) -> None:
-    """For programs: JSON on standard output, NaN as null."""
-    typer.echo(json.dumps(_without_nan(content), indent=2, ensure_ascii=False))
+    """For programs: JSON on standard output."""
+    typer.echo(to_json(content))
 
 
 def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
@@ -84,11 +84,3 @@ class RoundBar:
 
     def evaluated(self, round_number: int, metrics: pd.DataFrame) -> None:
         """Nothing to show."""
-
-
-def _without_nan(content: Any) -> Any:
-    if isinstance(content, dict):
-        return {key: _without_nan(value) for key, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [_without_nan(value) for value in content]
-    return None if isinstance(content, float) and content != content else content

@@ -64,7 +64,7 @@ def gather(folders: Sequence[Path]) -> Evidence:
             clients.append(values.rename("value").reset_index().assign(model=name_of(method, kind)))
     together = pd.concat(curves).groupby(["model", "round"], sort=False)[["value", "megabytes"]].mean()
     per_client = pd.concat(clients).pivot_table(
-        index="client", columns="model", values="value", aggfunc="mean", sort=False
+        index="client", columns="model", values="value", aggfunc="mean", sort=False, dropna=False
     )
     return Evidence(
         runs, tabulate(runs), together.reset_index(), per_client, _traffic(runs), metric, summaries[0]["part"]

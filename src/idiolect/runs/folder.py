@@ -45,6 +45,7 @@ from idiolect.store.files import (
     write_json,
     write_parquet,
 )
+from idiolect.strict_json import nan_for_null
 
 FORMAT = "idiolect-run-1"
 
@@ -117,7 +118,7 @@ class RunFolder:
                 f"the run {str(self.path)!r} is not finished: continue it with `idiolect resume {self.path}`"
             )
         summary: dict[str, Any] = read_json(self.path / "summary.json")
-        return summary
+        return summary | {"kinds": nan_for_null(summary["kinds"])}
 
     def add(self, name: TableName, round_number: int, table: pd.DataFrame) -> None:
         """Keep a part of a table; a part that is there already is replaced."""

@@ -29,6 +29,7 @@ from idiolect.silo.schema import Schema, Search, read_schema, schema_from_plain
 from idiolect.silo.status import PHASES, RoundRecord, SiloStatus, Status, Warned
 from idiolect.silo.wire import pack, unpack
 from idiolect.store.files import read_json, read_parquet, write_bytes, write_json, write_parquet
+from idiolect.strict_json import nan_for_null
 
 FORMAT = "idiolect-serve-1"
 NOT_SINCE_RESTART = "not heard since the restart"
@@ -229,7 +230,10 @@ class ServeFolder:
         if not path.is_file():
             return {}, [], ""
         content = read_json(path)
-        silos = [SiloStatus(**{**silo, "trouble": NOT_SINCE_RESTART}) for silo in content["silos"]]
+        silos = [
+            SiloStatus(**silo | {"metrics": nan_for_null(silo["metrics"]), "trouble": NOT_SINCE_RESTART})
+            for silo in content["silos"]
+        ]
         warnings = [Warned(*warned) for warned in content["warnings"]]
         return {silo.name: silo for silo in silos}, warnings, content["metric"]
 

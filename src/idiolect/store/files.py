@@ -21,6 +21,7 @@ from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
 from idiolect.errors import UserError
+from idiolect.strict_json import to_json
 
 TEMPORARY = ".writing-"
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -102,8 +103,8 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """A JSON file that people can read too."""
-    write_bytes(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+    """A JSON file that people can read too; what is not a finite number is null."""
+    write_bytes(path, (to_json(content) + "\n").encode())
 
 
 def read_json(path: Path) -> Any:
