@@ -52,10 +52,7 @@ class Server(NamedTuple):
 
 
 class Client(NamedTuple):
-    """θ_i, the last local ω_i, and the group that a newcomer chose (NEVER: the server's label counts).
-
-    Also what changes with every local step.
-    """
+    """θ_i and ω_i, which every step changes, and a newcomer's group (NEVER: the server's label counts)."""
 
     theta: Params
     omega: Params
