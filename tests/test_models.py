@@ -6,7 +6,7 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from idiolect.core.task import Task
 from idiolect.data.federation import Federation, Rows
 from idiolect.errors import UserError
-from idiolect.models import build_model
+from idiolect.models import build_model, outline_model
 
 
 def federation(inputs, targets, task):
@@ -136,3 +136,17 @@ def test_the_users_own_model_by_import_path(tmp_path, monkeypatch):
 def test_what_cannot_be_built_is_refused(name, data, options, message):
     with pytest.raises(UserError, match=message):
         build_model(name, data, **options)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_outline_has_the_shapes_of_the_model_and_no_numbers(case):
+    name, data, options = CASES[case]
+    outline, model = outline_model(name, data, **options), build_model(name, data, **options)
+    shapes = [parameter.shape for parameter in model.parameters()]
+    assert [parameter.shape for parameter in outline.parameters()] == shapes
+    assert all(parameter.is_meta for parameter in outline.parameters())
+
+
+def test_an_outline_takes_no_memory():
+    enormous = outline_model("mlp", plane(), hidden=[10**6, 10**6])
+    assert sum(parameter.numel() for parameter in enormous.parameters()) > 10**12

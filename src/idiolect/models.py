@@ -191,6 +191,18 @@ def build_model(name: str, federation: Federation, *, seed: int = 0, **options: 
     A user's factory is called with the federation and the options if it has a parameter `federation`,
     otherwise with the options alone (a subclass of nn.Module is such a factory).
     """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(rng.generator_seed(rng.key(seed, "model")))
+        return _make(name, federation, options)
+
+
+def outline_model(name: str, federation: Federation, **options: Any) -> nn.Module:
+    """A model without its numbers, on the device `meta`: to look at its size before it takes memory."""
+    with torch.device("meta"):
+        return _make(name, federation, options)
+
+
+def _make(name: str, federation: Federation, options: dict[str, Any]) -> nn.Module:
     factory = _imported(name) if ":" in name else MODELS.get(name)
     if factory is None:
         raise UserError(
@@ -206,9 +218,7 @@ def build_model(name: str, federation: Federation, *, seed: int = 0, **options: 
             raise UserError(
                 f"model {name!r} has no option {option!r}{did_you_mean(option, choices)}; {takes}"
             )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(rng.generator_seed(rng.key(seed, "model")))
-        model = factory(federation, **options) if "federation" in known else factory(**options)
+    model = factory(federation, **options) if "federation" in known else factory(**options)
     if not isinstance(model, nn.Module):
         raise UserError(f"model={name!r} gave a {type(model).__name__}, not a torch.nn.Module")
     return model

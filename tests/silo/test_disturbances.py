@@ -191,6 +191,19 @@ def test_a_silo_refuses_what_is_outside_of_its_limits(
     assert re.search(f"west: refused: .*{line}", caplog.text)
 
 
+def test_a_model_larger_than_admitted_is_refused_before_it_takes_memory(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = config(APFL, model={"name": "mlp", "hidden": [10**6, 10**6]})
+    folder = ServeFolder.create(tmp_path / "run", deployed(settings, tmp_path, **FAST))
+    with (
+        pytest.raises(UserError, match="0 of 3 silos"),
+        caplog.at_level(logging.WARNING, logger="idiolect.silo"),
+    ):
+        coordinate(folder, Direct(silos_in(tmp_path / "silos")))
+    assert re.search(r"west: refused: a model of \d{13} bytes is larger than the 536870912", caplog.text)
+
+
 def test_more_steps_than_admitted_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = ServeFolder.create(tmp_path / "run", deployed(config(APFL), tmp_path, **FAST))
     silos = silos_in(tmp_path / "silos", limits=Limits(steps=1))

@@ -4,7 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import nn
+
 from idiolect.errors import UserError
+
+MOST_CLIENTS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,17 @@ class Limits:
             raise UserError(f"model={model} would import code; allow it with --allow-model {model}")
         if rounds > self.rounds:
             raise UserError(f"rounds={rounds} is more than the {self.rounds} that are admitted here")
+
+    def admit_run(self, clients: int, number: int) -> None:
+        """Refuse a place that cannot be, in a run of more silos than anybody has."""
+        if not 0 <= number < clients <= MOST_CLIENTS:
+            raise UserError(f"client {number} of {clients} is not admitted here")
+
+    def admit_model(self, outline: nn.Module, dtype: torch.dtype) -> None:
+        """Refuse a model that would not fit into a message, by an outline that has no numbers yet."""
+        size = sum(parameter.numel() for parameter in outline.parameters()) * dtype.itemsize
+        if size > self.most_bytes:
+            raise UserError(f"a model of {size} bytes is larger than the {self.most_bytes} that are admitted")
 
     def admit_steps(self, steps: int) -> None:
         """Refuse too much local work."""

@@ -30,7 +30,7 @@ from idiolect.engines.base import Setting
 from idiolect.engines.sequential import Sequential, Task
 from idiolect.errors import UserError
 from idiolect.evaluation.metrics import PARTS, row_metrics, rows_of
-from idiolect.models import build_model
+from idiolect.models import build_model, outline_model
 from idiolect.runs.checks import build
 from idiolect.runs.config import build_method
 from idiolect.silo.limits import Limits
@@ -83,13 +83,16 @@ class SiloSetting(Setting):
 class Run:
     """One run at one silo: what was agreed, ready to work."""
 
-    def __init__(self, agreement: dict[str, Any], table: pd.DataFrame, vault: RunVault) -> None:
+    def __init__(
+        self, agreement: dict[str, Any], table: pd.DataFrame, vault: RunVault, limits: Limits
+    ) -> None:
         config = agreement["config"]
         self.vault = vault
         self.number = int(agreement["number"])
+        limits.admit_run(agreement["clients"], self.number)
         schema = Schema.from_plain(agreement["schema"])
         federation = schema.read(table, agreement["name"], self.number, agreement["clients"])
-        self.method, setting = build_setting(config, federation)
+        self.method, setting = build_setting(config, federation, limits)
         self.engine = Sequential(setting)
         self.setting = setting
         self.ids = torch.tensor([self.number])
@@ -236,7 +239,8 @@ class Silo:
         agreement = {key: header[key] for key in ("name", "number", "clients", "config", "schema")}
         self.limits.admit(agreement["config"])
         vault = self._vault(header["run"])
-        run = Run(agreement, self.table, vault)  # what is wrong with it is said before anything is kept
+        # What is wrong with it is said before anything is kept.
+        run = Run(agreement, self.table, vault, self.limits)
         vault.agree(agreement)
         self._runs[header["run"]] = run
         federation = run.setting.federation
@@ -265,7 +269,7 @@ class Silo:
             agreement = vault.agreement
             if agreement is None:
                 raise UserError(f"the run {identity!r} was never agreed with this silo")
-            self._runs[identity] = Run(agreement, self.table, vault)
+            self._runs[identity] = Run(agreement, self.table, vault, self.limits)
         return self._runs[identity]
 
     def _vault(self, identity: str) -> RunVault:
@@ -274,12 +278,17 @@ class Silo:
         return RunVault(self.folder / identity)
 
 
-def build_setting(config: dict[str, Any], federation: Federation) -> tuple[Method, SiloSetting]:
+def build_setting(
+    config: dict[str, Any], federation: Federation, limits: Limits
+) -> tuple[Method, SiloSetting]:
     """The method and all that its client half needs, for one silo."""
     dtype = torch.float64 if config["dtype"] == "float64" else torch.float32
     federation = federation.to(dtype)
     options = dict(config["model"])
-    module = build_model(options.pop("name"), federation, seed=config["seed"], **options).to(dtype)
+    name = options.pop("name")
+    if ":" not in name:  # an own model is the silo's own code, which it allowed by name
+        limits.admit_model(outline_model(name, federation, **options), dtype)
+    module = build_model(name, federation, seed=config["seed"], **options).to(dtype)
     method = build(CodecConfig, config["codec"], "codec").wrap(build_method(config["method"]))
     setting = SiloSetting(
         method,
