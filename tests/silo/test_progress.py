@@ -363,7 +363,7 @@ def test_the_page_of_a_run_that_is_over_does_not_refresh_itself(state: Any) -> N
 
 
 def drawn(status: Status, now: float) -> str:
-    console = Console(file=io.StringIO(), width=150)
+    console = Console(file=io.StringIO(), width=80)
     console.print(terminal.draw(status, now))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
@@ -373,13 +373,13 @@ def test_the_terminal_shows_the_same_and_time_goes_on() -> None:
     lines = drawn(STATUS, STATUS.now + 20).splitlines()
     assert "round 3 of 6: silos at work" in lines[0]
     assert "30 s" in lines[0]  # since the phase began
-    assert "personal accuracy," in lines[2]
-    assert lines[3].split() == [
-        *("silo", "connection", "last", "heard", "last", "answer", "rows", "down", "up", "validation", "test")
+    assert lines[2].split() == ["validation"]
+    assert re.split(r"\s{2,}", lines[3].strip()) == [
+        *("silo", "connection", "silent for", "last answer", "down", "up", "accuracy")
     ]
     north, south, west = (next(line for line in lines if line.startswith(s.name)) for s in STATUS.silos)
     assert re.split(r"\s{2,}", north.strip()) == [
-        *("north", "at work for 29 s", "31 s ago", "round 2", "12", "4.00 MB", "1.5 kB", "87.5 %", "25.0 %")
+        *("north", "at work for 29 s", "31 s", "round 2", "4.00 MB", "1.5 kB", "87.5 %")
     ]
     assert "not connected" in south
     assert south.rstrip().endswith("not shared")

@@ -71,24 +71,23 @@ def _headline(status: Status, now: float) -> Iterator[Any]:
 
 
 def _silos(status: Status, now: float) -> Table:
-    judged = status.kinds[-1] if status.kinds else ""
+    """Who is there and how far; 80 columns are enough for it, and the page has more."""
+    judged = [(part, status.kinds[-1]) for part in status.parts[:1]]
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("silo", "connection", "last heard", "last answer"):
+    for name in ("silo", "connection", "silent for", "last answer"):
         table.add_column(name, overflow="fold", vertical="bottom")
-    metrics = (f"{judged} {status.metric},\n{part}" for part in status.parts)
-    for name in ("rows", "down", "up", *metrics):
-        table.add_column(name, justify="right", vertical="bottom")
+    for name in ("down", "up", *(f"{part}\n{status.metric}" for part, _ in judged)):
+        table.add_column(name, justify="right", vertical="bottom", no_wrap=True)
     shown = sorted(status.silos, key=lambda silo: not silo.trouble)[:MOST_SILOS]
     for silo in sorted(shown, key=status.silos.index):
         table.add_row(
             silo.name,
             Text(_connection(silo, now), _COLOURS[silo.mood]),
-            "" if silo.heard is None else f"{duration(max(0.0, now - silo.heard))} ago",
+            "" if silo.heard is None else duration(max(0.0, now - silo.heard)),
             silo.answer,
-            "" if silo.rows is None else str(silo.rows),
             amount(8 * silo.down_bytes),
             amount(8 * silo.up_bytes),
-            *(status.show_metric(silo, part, judged) for part in status.parts),
+            *(status.show_metric(silo, part, kind) for part, kind in judged),
         )
     if (more := len(status.silos) - len(shown)) > 0:
         table.add_row(f"and {more} more", style="dim")

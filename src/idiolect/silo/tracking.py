@@ -6,6 +6,7 @@ the status whenever it changes. What is needed to go on after a crash is in the 
 
 import dataclasses
 import logging
+import math
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -129,14 +130,13 @@ class Tracker:
     def evaluated(self, metrics: pd.DataFrame) -> None:
         """What silos shared in an evaluation; who answered without metrics keeps them to itself."""
         judged = metrics[metrics.metric == self._metric]
+        shared: dict[str, dict[str, dict[str, float]]] = {}
+        for name, part, kind, value in judged[["client", "part", "kind", "value"]].itertuples(index=False):
+            own = shared.setdefault(name, {})
+            if not math.isnan(value):
+                own.setdefault(part, {})[kind] = value
         for name in self._answered:
-            own = judged[judged.client == name]
-            defined = own[own.value.notna()]
-            values = {
-                str(part): dict(zip(rows.kind, rows.value.tolist(), strict=True))
-                for part, rows in defined.groupby("part", sort=False)
-            }
-            self._change(name, shares=len(own) > 0, metrics=values)
+            self._change(name, shares=name in shared, metrics=shared.get(name, {}))
 
     def continued(self, done: int) -> None:
         """A run goes on after this round; what a crash left of a later one is dropped."""
