@@ -1,6 +1,7 @@
 """Commands for silos: `silo init`, `serve`, `join`."""
 
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
@@ -198,16 +199,16 @@ def _views(folder: "ServeFolder") -> Iterator["list[View]"]:
     from idiolect.silo.page import page_view
     from idiolect.silo.terminal import ConsoleHandler, TerminalView
 
-    console = Console()
+    console, in_place = Console(), sys.stdout.isatty()
     log_file = folder.path / "log.txt"
-    _log_to(log_file, ConsoleHandler(console) if console.is_terminal else logging.StreamHandler())
+    _log_to(log_file, ConsoleHandler(console) if in_place else logging.StreamHandler())
     page = page_view(folder)
     with ExitStack() as stack:
         views: list[View] = []
         if page is not None:
             views.append(page)
             stack.enter_context(page.kept_up_to_date())
-        if console.is_terminal:
+        if in_place:
             terminal = TerminalView(console)
             views.append(terminal)
             stack.enter_context(terminal.on_screen())
