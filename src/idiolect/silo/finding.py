@@ -95,7 +95,8 @@ def _refuse_differences(search: Search, summaries: Summaries) -> None:
         return
     raise UserError(
         f"the silos' tables differ and nothing was trained: {'; '.join(differences)} (leave columns out with "
-        "--ignore; list columns whose numbers are codes in schema.categories)"
+        "--ignore and go on with `idiolect serve --resume`, or start anew with schema.categories if their "
+        "numbers are codes)"
     )
 
 
