@@ -102,9 +102,8 @@ class Comparison:
         for part in self._parts():
             gram.addmm_(part[rows], part.T)
         norms = self.energies[rows][:, self.kinds] + self.energies[:, self.kinds[rows]].T
-        distances = norms - 2 * gram
         same = rows[:, None] == torch.arange(len(self.sizes))
-        return torch.where(same | (distances <= EQUAL * norms), 0, distances)
+        return torch.where(same, 0, squared_distance(norms, gram))
 
     def costs(self, rows: Tensor, active: Tensor) -> Tensor:
         """z_ij + sqrt(VC_j / n_j); infinite where j is not active or cannot hold model i."""
@@ -157,6 +156,12 @@ def mixing_matrix(
         places.append(rows[row] * clients + column)
         weights.append(found[row, column].to(last.weights.dtype))
     return MixingMatrix(torch.cat(places), torch.cat(weights)), change.sqrt()
+
+
+def squared_distance(norms: Tensor, product: Tensor) -> Tensor:
+    """|g - h|² from |g|² + |h|² and g·h, elementwise; zero where it is nothing but rounding."""
+    distance = norms - 2 * product
+    return torch.where(distance <= EQUAL * norms, 0, distance)
 
 
 def _together(length: int) -> int:

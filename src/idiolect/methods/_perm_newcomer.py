@@ -17,7 +17,7 @@ from idiolect.core.mixing_weights import optimal_weights
 from idiolect.core.objective import Batch
 from idiolect.core.schedule import Schedule
 from idiolect.core.tree import Params
-from idiolect.methods._mixing import Comparison, WeightRule
+from idiolect.methods._mixing import Comparison, WeightRule, squared_distance
 from idiolect.methods._perm_server import Server
 
 
@@ -62,9 +62,11 @@ class Newcomer(Exchange):
 
     def begin(self, client: ClientState, down: Down, site: Site) -> Work:
         """The mix of the others' models."""
-        own = site.objective.gradient(down.w, site.all_rows)
-        apart = tree.flatten_rows(down.gradients) - tree.flatten(own)
-        costs = torch.cat([torch.zeros(1, dtype=torch.float64), apart.to(torch.float64).square().sum(1)])
+        own = tree.flatten(site.objective.gradient(down.w, site.all_rows)).to(torch.float64)
+        others = tree.flatten_rows(down.gradients).to(torch.float64)
+        # By products: the differences of many newcomers and many clients would not fit into memory.
+        costs = squared_distance(others.square().sum(1) + own.square().sum(), others @ own)
+        costs = torch.cat([torch.zeros(1, dtype=torch.float64), costs])
         sizes = torch.cat([site.size[None], down.sizes])
         weights = optimal_weights(costs, sizes, down.regulariser)
         helpers = tree.weighted_sum(down.v, weights[1:])
