@@ -142,6 +142,17 @@ class ForgetsTheMask(FedAvg):
         return Client(work.w, work.optimizer), Up(tree.scale(work.w, 1 / (1 + drift + _calls(self))))
 
 
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class RoundsOnTheWay(FedAvg):
+    """Sends half precision between machines, but hands over full precision within one."""
+
+    def send_up(self, upload: Up) -> Up:
+        return Up(tree.map_tree(torch.Tensor.half, upload.w))
+
+    def receive_up(self, sent: Up, like: Up) -> Up:
+        return Up(tree.map_tree(torch.Tensor.double, sent.w))
+
+
 def _calls(method: Any) -> int:
     object.__setattr__(method, "calls", getattr(method, "calls", 0) + 1)
     return method.calls
@@ -151,6 +162,7 @@ BROKEN: list[tuple[type[FedAvg], str]] = [
     (WrongSign, "reaches its fixed point"),
     (StateOnSelf, "states survive serialisation"),
     (SecretChannel, "nothing but messages crosses"),
+    (RoundsOnTheWay, "receive_up gives another message than was sent"),
     (FirstComeFirstServed, "the order of clients is irrelevant"),
     (MessageOutsideItsType, "messages are of their declared type"),
     (ChangesItsInput, "inputs are not changed"),

@@ -169,26 +169,46 @@ class _Watched(_Delegate):
 class _Wired(_Delegate):
     """Server half and client half as two copies of a method, with bytes between them."""
 
-    def __init__(self, server_half: Any, client_half: Any) -> None:
+    def __init__(self, server_half: Any, client_half: Any, journals: Any = None) -> None:
         super().__init__(server_half)
         self.client_half = client_half
+        self.journals: dict[str, Any] = {} if journals is None else journals
+        self.server: Any = None
 
     def __getattr__(self, name: str) -> Any:
-        if name == "exchanges":
-            return self._exchanges
-        if name in ("begin", "step", "client_init"):
+        if name in ("exchanges", "down", "begin", "finish"):
+            return getattr(self, f"_{name}")
+        if name in ("step", "client_init"):
             return getattr(self.client_half, name)
-        if name == "down":
-            return lambda server, ids: _through_bytes(self.inner.down(server, ids))
-        if name == "finish":
-            return lambda *arguments: tuple(
-                _through_bytes(part) for part in self.client_half.finish(*arguments)
-            )
         return getattr(self.inner, name)
 
     def _exchanges(self, server: Any) -> list["_Wired"]:
         pairs = zip(self.inner.exchanges(server), self.client_half.exchanges(server), strict=True)
-        return [_Wired(ours, theirs) for ours, theirs in pairs]
+        return [_Wired(ours, theirs, self.journals) for ours, theirs in pairs]
+
+    def _down(self, server: Any, ids: Tensor) -> Any:
+        self.server = server
+        self.journals.update(self.inner.journals(server, dict(self.journals)))
+        return _through_bytes(self.inner.down(server, ids))
+
+    def _begin(self, client: Any, down: Any, site: Any) -> Any:
+        sent = _through_bytes(self.inner.send_down(self.server, down, site.client, self.journals))
+        _require_received(self.client_half.receive_down(sent, client), down, "receive_down")
+        return self.client_half.begin(client, down, site)
+
+    def _finish(self, *arguments: Any) -> Any:
+        state, upload = self.client_half.finish(*arguments)
+        sent = _through_bytes(self.client_half.send_up(upload))
+        received = self.inner.receive_up(sent, tree.zeros_like(upload))
+        _require_received(received, upload, "receive_up")
+        return _through_bytes(state), received
+
+
+def _require_received(received: Any, sent: Any, name: str) -> None:
+    """What comes out of the wire must be what went in, bit for bit."""
+    pairs = zip(tree.leaves(received), tree.leaves(sent), strict=True)
+    if not all(torch.equal(ours, theirs) for ours, theirs in pairs):
+        raise AssertionError(f"{name} gives another message than was sent")
 
 
 def _inputs_unchanged(method: Method) -> None:
