@@ -16,7 +16,7 @@ from idiolect.methods.local_sgd import LocalSGD
 from idiolect.methods.minibatch_sgd import MiniBatchSGD
 from idiolect.participation.sampling import Uniform
 from idiolect.simulation import Simulation
-from paper.problems import ENGINES, Softmax, close, identical_clients, on_quadratics, vector
+from paper.problems import ENGINES, Softmax, close, identical, identical_clients, on_quadratics, vector
 
 EXACT = 1e-12
 pytestmark = pytest.mark.parametrize("engine", ENGINES)
@@ -82,8 +82,8 @@ def test_ad1_no_personal_rate_is_local_sgd_with_an_outer_step(engine):
     problem = Softmax()
     ours = problem.simulate(Additive(lr=0.2, personal_rate=0, outer_step=1.4, local_steps=3), engine).play(5)
     theirs = problem.simulate(LocalSGD(lr=0.2, outer_step=1.4, local_steps=3), engine).play(5)
-    assert np.array_equal(vector(ours.server.w), vector(theirs.server.w))
-    assert np.array_equal(vector(ours.predictors()["localized"]), vector(theirs.predictors()["localized"]))
+    assert identical(ours.server.w, theirs.server.w, engine)
+    assert identical(ours.predictors()["localized"], theirs.predictors()["localized"], engine)
     assert not vector(ours.clients().theta).any()
 
 

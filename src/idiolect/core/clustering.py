@@ -56,7 +56,8 @@ def regroup(
 def k_means(points: Tensor, start: Tensor, seed: int, restarts: int) -> Partition:
     """The best of Lloyd's runs: one from the rows of `start`, if they differ, and some from k-means++.
 
-    There are as many clusters as `start` has rows, or as there are distinct points if these are fewer.
+    There are as many clusters as `start` has rows, or as there are distinct points if these are fewer; they
+    are numbered in the order of their first points.
     Equal points count as one with a weight, so that no rounding can separate them.
     """
     first, copies = _distinct(points)
@@ -67,7 +68,7 @@ def k_means(points: Tensor, start: Tensor, seed: int, restarts: int) -> Partitio
     if len(points) <= len(start):
         return Partition(copies, torch.zeros_like(mean_distance), torch.tensor(0), mean_distance)
     best = _lloyd(points, torch.bincount(copies), start, seed, restarts)
-    labels = torch.as_tensor(best.labels_, dtype=torch.int64)
+    _, labels = _distinct(torch.as_tensor(best.labels_, dtype=torch.int64)[:, None])
     inertia = torch.as_tensor(best.inertia_, dtype=torch.float64)
     return Partition(labels[copies], inertia, torch.tensor(best.n_iter_), mean_distance)
 
@@ -116,7 +117,8 @@ def _distinct(points: Tensor) -> tuple[Tensor, Tensor]:
 def align(labels: Tensor, centres: Tensor, models: Tensor, previous: Tensor) -> Tensor:
     """New labels, renamed so that each cluster is called after the group model nearest to its centre.
 
-    Hungarian matching with squared distances as cost; of equal ones, the pairs with more common members.
+    Hungarian matching with squared distances as cost; of equal ones, the pairs with more common members,
+    then the first names for the clusters of the first clients, so that rounding decides nothing.
     """
     try:
         from scipy.optimize import linear_sum_assignment
@@ -126,7 +128,9 @@ def align(labels: Tensor, centres: Tensor, models: Tensor, previous: Tensor) -> 
     cost = torch.cdist(centres.double(), models.double(), compute_mode=exact).square()
     common = torch.bincount(labels * len(models) + previous, minlength=cost.numel()).reshape(cost.shape)
     tie = TIED * (cost.max() if cost.max() > 0 else 1.0)
-    _, names = linear_sum_assignment((cost - tie * common / len(labels)).numpy())
+    seniority = float(len(models)) ** -torch.arange(1.0, 1 + len(cost))
+    later_names = seniority[:, None] * torch.arange(len(models)) / 2  # less than one half in total
+    _, names = linear_sum_assignment((cost + tie * (later_names - common) / len(labels)).numpy())
     return torch.as_tensor(names, dtype=torch.int64)[labels]
 
 

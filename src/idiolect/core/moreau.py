@@ -3,7 +3,6 @@
 F(ω) = min_θ h(θ),   h(θ) = f(θ; batch) + (λ/2) |θ - ω|²,   ∇F(ω) = λ (ω - θ̂),   θ̂ = argmin h
 """
 
-import torch
 from torch import Tensor
 
 from idiolect.core import tree
@@ -27,10 +26,9 @@ def approach(
     Computed as a move to ω and a step on f, (1 - rate λ) θ + rate λ ω - rate ∇f(θ): the fewest passes over
     the parameters, which for small batches cost more than the gradient itself.
     """
-    pull = torch.as_tensor(rate * attraction, dtype=tree.scalar_of(theta).dtype)
     for _ in range(steps):
         slope = objective.gradient(theta, batch)
-        pulled = tree.map_tree(lambda x, o: torch.lerp(x, o, pull), theta, omega)
+        pulled = tree.pull(theta, omega, rate * attraction)
         moved = tree.step(pulled, rate, slope)
         if tolerance is not None:
             slope = tree.map_tree(lambda g, x, o: g + attraction * (x - o), slope, theta, omega)
@@ -41,4 +39,4 @@ def approach(
 
 def descend(omega: Params, theta: Params, *, attraction: float, rate: Tensor | float) -> Params:
     """ω <- ω - rate λ (ω - θ): a step on F, with θ for θ̂."""
-    return tree.step(omega, rate * attraction, tree.subtract(omega, theta))
+    return tree.pull(omega, theta, rate * attraction)

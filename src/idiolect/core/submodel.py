@@ -128,7 +128,15 @@ class Chain:
 
     def restrict(self, params: Params, units: Units) -> Params:
         """The sub-model: zero where nothing is held."""
-        return restrict(params, self.masks(units))
+        held = dict(params)
+        for layer, outputs, inputs in self._sides(units, ()):
+            # Factors of one side each: a mask as large as the parameters would cost more than the gradient.
+            weight = params[layer.weight]
+            rows, columns = outputs[:, None].to(weight.dtype), inputs[None].to(weight.dtype)
+            held[layer.weight] = weight * fit(rows, weight) * fit(columns, weight)
+            if layer.bias:
+                held[layer.bias] = params[layer.bias] * outputs
+        return held
 
 
 def average_of_holders(

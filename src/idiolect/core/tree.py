@@ -50,17 +50,17 @@ def step(a: T, rate: Tensor | float, direction: T) -> T:
 
 def interpolate(a: T, b: T, weight: Tensor | float) -> T:
     """weight * a + (1 - weight) * b."""
-
-    def mix(x: Tensor, y: Tensor) -> Tensor:
-        # One pass over the parameters instead of four.
-        return torch.lerp(y, x, weight.to(x.dtype) if isinstance(weight, Tensor) else weight)
-
-    return map_tree(mix, a, b)
+    return pull(b, a, weight)
 
 
 def pull(a: T, b: T, strength: Tensor | float) -> T:
     """a - strength * (a - b): one step of descent on half the squared distance to b; exactly a for 0."""
-    return map_tree(lambda x, y: torch.lerp(x, y, strength), a, b)
+
+    def move(x: Tensor, y: Tensor) -> Tensor:
+        # One pass over the parameters instead of four.
+        return torch.lerp(x, y, strength.to(x.dtype) if isinstance(strength, Tensor) else strength)
+
+    return map_tree(move, a, b)
 
 
 def dot(a: Tree, b: Tree) -> Tensor:

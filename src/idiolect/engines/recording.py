@@ -14,7 +14,13 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.graph import CodeGen
 
-from idiolect.engines.tidying import merge_equals, remove_identities, settle_step_tests, split_off_shared
+from idiolect.engines.tidying import (
+    merge_equals,
+    mix_products,
+    remove_identities,
+    settle_step_tests,
+    split_off_shared,
+)
 from idiolect.engines.updating import fuse_updates, give_results_own_memory, overwrite_what_is_used_up
 
 FlatFunction = Callable[..., list[Tensor]]
@@ -92,6 +98,8 @@ def _tidied(recorded: GraphModule, example: Arguments, *, first: bool) -> tuple[
     settle_step_tests(graph, placeholders[-1], first=first)
     remove_identities(graph)
     merge_equals(graph)
+    graph.eliminate_dead_code()
+    mix_products(graph)
     graph.eliminate_dead_code()
     # The first step shares nothing with others: it is the only one of its kind in a round.
     shared = split_off_shared(graph, [] if first else fixed)

@@ -5,6 +5,7 @@ becomes one in-place `baddbmm_` instead of a product, a scaling and a difference
 all the models of a chunk.
 """
 
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -33,6 +34,7 @@ _ADDED: dict[Any, Any] = {
     aten.bmm.default: aten.baddbmm.default,
     aten.mm.default: aten.addmm.default,
 }
+_CHEAP_INNER_SIZE = 32  # a product of two matrices then costs no more than a pass over its result
 _COMMUTATIVE = {aten.add.Tensor, aten.mul.Tensor}
 
 
@@ -56,8 +58,9 @@ def fuse_updates(graph: Graph) -> None:
     output = _output(graph)
     for result in dict.fromkeys(output.all_input_nodes):
         _postpone(result, output)
-    for node in list(graph.nodes):
-        if node.target not in _SUMS or not node.users or not _is_sum_of_alike(node):
+    # From the end, since a sum may take in the sums before it.
+    for node in reversed([node for node in graph.nodes if node.target in _SUMS]):
+        if node not in graph.nodes or not _is_sum_of_alike(node):
             continue
         total, change = _base_and_change(node)
         with graph.inserting_before(node):
@@ -65,7 +68,7 @@ def fuse_updates(graph: Graph) -> None:
                 total = _plus(graph, total, term)
                 total.meta = node.meta
         node.replace_all_uses_with(total)
-    graph.eliminate_dead_code()
+        graph.eliminate_dead_code()
 
 
 def overwrite_what_is_used_up(graph: Graph, changing: Sequence[Node]) -> None:
@@ -108,32 +111,63 @@ def _postpone(node: Node, output: Node) -> None:
 
 
 class Term(NamedTuple):
-    """A summand: number * factors * direction, the factors with at most one entry for each client."""
+    """A summand: number * factors * direction, the factors much smaller than the direction."""
 
     direction: Node
     number: float
     factors: tuple[Node, ...]
-    is_product: bool  # of two matrices, and needed only here: it can be added as it is computed
+    is_product: bool  # of two matrices, to be added as it is computed
 
 
 def _terms(change: Node, number: float, factors: tuple[Node, ...] = ()) -> list[Term]:
     """A change as a sum of terms, as far as that saves a pass."""
-    whole = [Term(change, number, factors, change.target in _ADDED and len(change.users) == 1)]
-    if len(change.users) > 1:  # it is computed anyway
-        return whole
+    whole = [Term(change, number, factors, _is_better_added(change))]
+    only_here = len(change.users) == 1
     if change.target in _MULTIPLICATIONS:
         big, small = _operands(change) if is_like(change.args[0], change) else reversed(_operands(change))
-        if is_like(big, change) and not isinstance(small, Node):
-            return _terms(big, number * small, factors)
-        if is_like(big, change) and all(size == 1 for size in shape(small)[1:]):
-            return _terms(big, number, (*factors, small))
-    if change.target in _SUMS and _is_sum_of_alike(change):
+        if not is_like(big, change) or (isinstance(small, Node) and not _is_small(small)):
+            return whole
+        if isinstance(small, Node):
+            parts = _terms(big, number, (*factors, small))
+        else:
+            parts = _terms(big, number * small, factors)
+        of_clients = not isinstance(small, Node) or _is_for_clients(small)
+        return parts if (only_here and of_clients) or all(part.is_product for part in parts) else whole
+    if change.target in _SUMS and _is_sum_of_alike(change) and only_here:
         left, right = _operands(change)
-        sign = _SUMS[change.target]
-        parts = [*_terms(left, number, factors), *_terms(right, sign * number, factors)]
-        if any(part.is_product for part in parts):
-            return parts
+        parts = [*_terms(left, number, factors), *_terms(right, _SUMS[change.target] * number, factors)]
+        return parts if any(part.is_product for part in parts) else whole
     return whole
+
+
+def _is_better_added(product: Node) -> bool:
+    """Whether a product of matrices is only ever added, once or so cheap that it may be computed again."""
+    if product.target not in _ADDED:
+        return False
+    left, _ = _operands(product)
+    additions = _additions(product)
+    return additions == 1 or (additions < math.inf and shape(left)[-1] <= _CHEAP_INNER_SIZE)
+
+
+def _additions(change: Node) -> float:
+    """How often a change, scaled or not, is added to something; infinity if it is used in other ways too."""
+    count = 0.0
+    for user in change.users:
+        if user.target in _MULTIPLICATIONS and is_like(change, user):
+            count += _additions(user)
+        else:
+            count += 1 if user.target in _SUMS and _is_sum_of_alike(user) else math.inf
+    return count
+
+
+def _is_small(factor: Node) -> bool:
+    """Whether a factor is a number, or the same for all rows or all columns of a matrix."""
+    return _is_for_clients(factor) or 1 in shape(factor)[-2:]
+
+
+def _is_for_clients(factor: Node) -> bool:
+    """Whether a factor is a number, or a number for each client."""
+    return shape(factor)[1:].numel() == 1
 
 
 def _is_sum_of_alike(node: Node) -> bool:
@@ -153,33 +187,40 @@ def _base_and_change(node: Node) -> tuple[Node, Node]:
 def _plus(graph: Graph, base: Node, term: Term) -> Node:
     """base + term as one operation."""
     numbers = [factor for factor in term.factors if not shape(factor)]
-    factor = _product(graph, [factor for factor in term.factors if shape(factor)], dtype(base))
+    factors = [factor for factor in term.factors if shape(factor)]
     scale: Any = term.number
     if numbers:  # a learning rate: as a plain number it costs no pass at all
         value = graph.call_method("item", (_product(graph, numbers, dtype(base)),))
         scale = graph.call_function(operator.mul, (value, term.number))
     if term.is_product:
         left, right = _operands(term.direction)
-        if factor is not None:
-            # Scale whichever side of the product is smaller: both are smaller than the parameters.
-            if shape(left).numel() <= shape(right).numel():
-                left = graph.call_function(aten.mul.Tensor, (left, factor))
-            else:
-                right = graph.call_function(aten.mul.Tensor, (right, factor))
+        # What is the same for all columns belongs to the left side, but the smaller side is better scaled.
+        of_left = [
+            factor
+            for factor in factors
+            if shape(factor)[-1] == 1
+            and not (_is_for_clients(factor) and shape(right).numel() < shape(left).numel())
+        ]
+        left = _product(graph, [left, *of_left], dtype(base))
+        right = _product(graph, [right, *(f for f in factors if f not in of_left)], dtype(base))
         add_product = _ADDED[term.direction.target]
         return graph.call_function(add_product, (base, left, right), {"alpha": scale})
-    if factor is not None:
+    if factors:
+        factor = _product(graph, factors, dtype(base))
         return graph.call_function(aten.addcmul.default, (base, term.direction, factor), {"value": scale})
     return graph.call_function(aten.add.Tensor, (base, term.direction), {"alpha": scale})
 
 
-def _product(graph: Graph, factors: list[Node], wanted: torch.dtype) -> Node | None:
+def _product(graph: Graph, factors: list[Node], wanted: torch.dtype) -> Node:
     """The product of small tensors, taken in the parameters' precision."""
-    total: Node | None = None
-    for factor in factors:
-        if dtype(factor) != wanted:
-            factor = graph.call_function(aten._to_copy.default, (factor,), {"dtype": wanted})
-        total = factor if total is None else graph.call_function(aten.mul.Tensor, (total, factor))
+    total, *others = [
+        factor
+        if dtype(factor) == wanted
+        else graph.call_function(aten._to_copy.default, (factor,), {"dtype": wanted})
+        for factor in factors
+    ]
+    for factor in others:
+        total = graph.call_function(aten.mul.Tensor, (total, factor))
     return total
 
 

@@ -68,9 +68,9 @@ class Up(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Changes with every local step."""
+    """Changes with every local step: the sum v = w_m + θ_m, which has one gradient for both, and w_m."""
 
-    theta: Params
+    v: Params
     w: Params
     own_average: Average | tuple[()]
     shared_average: Average | tuple[()]
@@ -146,22 +146,21 @@ class Additive(Method, Exchange):
         if isinstance(own, Average) and self.output == "average":
             own = own.caught_up(client.theta, torch.as_tensor(site.clock.time))  # it stood still meanwhile
         path = Path.empty(down.w, site.clock.local_steps) if self.log_consensus_error else ()
-        return Work(client.theta, down.w, own, self._empty_average(down.w), path)
+        return Work(tree.add(down.w, client.theta), down.w, own, self._empty_average(down.w), path)
 
     def step(self, work: Work, client: Client, down: Down, batches: tuple[Batch, ...], site: Site) -> Work:
         """C1: both parts move along the one gradient at their sum."""
-        v = tree.add(work.w, work.theta)
-        gradient = site.objective.gradient(v, batches[0])
+        gradient = site.objective.gradient(work.v, batches[0])
         own, shared, path = work.own_average, work.shared_average, work.path
         if isinstance(own, Average):
-            own = own.plus(v if self.output == "local_average" else work.theta, 1)
+            own = own.plus(work.v if self.output == "local_average" else tree.subtract(work.v, work.w), 1)
         if isinstance(shared, Average):
             shared = shared.plus(work.w, 1)
         if isinstance(path, Path):
             path = path.at(site.clock.step, tree.subtract(work.w, down.w))
-        theta = tree.step(work.theta, site.rate(self._personal_rate), gradient)
-        w = tree.step(work.w, site.rate(self.learning_rate), gradient)
-        return Work(theta, w, own, shared, path)
+        rate, own_rate = site.rate(self.learning_rate), site.rate(self._personal_rate)
+        w, v = tree.step(work.w, rate, gradient), tree.step(work.v, rate + own_rate, gradient)
+        return Work(v, w, own, shared, path)
 
     def finish(self, work: Work, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
         """C2: keep θ_m, send w_m - w."""
@@ -171,7 +170,8 @@ class Additive(Method, Exchange):
             shared = shared.caught_up(work.w, torch.tensor(site.clock.local_steps))
         if isinstance(path, Path):
             path = path.stopped(site.steps, delta)
-        return Client(work.theta, work.w, work.own_average), Up(delta, shared, path)
+        theta = tree.subtract(work.v, work.w)
+        return Client(theta, work.w, work.own_average), Up(delta, shared, path)
 
     def weights(self, server: Server, cohort: Cohort) -> Tensor:
         """Uniform in the paper."""
