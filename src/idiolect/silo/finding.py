@@ -40,7 +40,7 @@ def agree_on_schema(folder: ServeFolder, link: Link) -> None:
 
 def find_schema(search: Search, summaries: Summaries) -> Schema:
     """The schema of all tables together, as if fitted on all their training rows."""
-    _refuse_differences(search, summaries)
+    _refuse_differences(summaries)
     tables = list(summaries.values())
     by_name = [{column.name: column for column in table.columns} for table in tables]
     columns = tuple(
@@ -82,7 +82,7 @@ def _are_classes(search: Search, parts: Sequence[ColumnSummary], joined: ColumnS
     return all(part.counts for part in parts) and len(joined.counts) <= MOST_WHOLE_CLASSES
 
 
-def _refuse_differences(search: Search, summaries: Summaries) -> None:
+def _refuse_differences(summaries: Summaries) -> None:
     """Say in what the tables differ, by column and silo."""
     holdings: dict[str, dict[str, ColumnKind]] = {}  # column -> silo -> what it holds there
     for silo, table in summaries.items():
