@@ -18,15 +18,15 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.func import grad, vmap
+from torch.func import vmap
 
 from idiolect.core import rng, tree
 from idiolect.core.method import Site
 from idiolect.core.objective import Batch, Objective
+from idiolect.core.row_scores import sum_of_squared_scores
 from idiolect.core.tree import Params
 
 FisherKind = Literal["empirical", "sampled", "exact", "unit"]
-BLOCK = 16  # rows whose gradients are in memory at a time, for each client
 
 
 def diagonal_fisher(kind: FisherKind, params: Params, site: Site, most_rows: int | None = None) -> Params:
@@ -37,15 +37,31 @@ def diagonal_fisher(kind: FisherKind, params: Params, site: Site, most_rows: int
     rows = site.all_rows
     if most_rows is not None and most_rows < len(rows.weights):
         rows = _choose(rows, most_rows, site.size, key)
-    keys = rng.fold(key, torch.arange(len(rows.weights)))
     total = tree.zeros_like(params)
-    for start in range(0, len(rows.weights), BLOCK):
-        block, block_keys = tree.select((rows, keys), slice(start, start + BLOCK))  # type: ignore[arg-type]
-        squares = vmap(lambda x, y, k: _row_information(kind, site.objective, params, x, y, k))(
-            block.inputs, block.targets, block_keys
-        )
-        total = tree.add(total, tree.weighted_sum(squares, block.weights))
+    for targeted in _expectation(kind, site.objective, params, rows, key):
+        total = tree.add(total, sum_of_squared_scores(site.objective, params, targeted))
     return total
+
+
+def _expectation(
+    kind: FisherKind, objective: Objective, params: Params, rows: Batch, key: Tensor
+) -> list[Batch]:
+    """The rows with the targets that are expected, and weighted with their probabilities."""
+    if kind == "empirical":
+        return [rows]
+    predictions = objective.predict(params, rows.inputs)
+    if kind == "sampled":
+        keys = rng.fold(key, torch.arange(len(rows.weights)))
+        draw = vmap(lambda prediction, key: _draw_target(objective, prediction, key))
+        return [rows._replace(targets=draw(predictions, keys))]
+    if not objective.task.is_classification:
+        # One below a prediction in one output: the slope of the loss is then the derivative of that output.
+        return [rows._replace(targets=predictions - output) for output in torch.eye(predictions.shape[-1])]
+    chances = _chances(objective, predictions)
+    return [
+        rows._replace(targets=torch.full_like(rows.targets, c), weights=rows.weights * chances[:, c])
+        for c in range(chances.shape[-1])
+    ]
 
 
 def _choose(rows: Batch, count: int, size: Tensor, key: Tensor) -> Batch:
@@ -56,40 +72,12 @@ def _choose(rows: Batch, count: int, size: Tensor, key: Tensor) -> Batch:
     return Batch(rows.inputs[chosen], rows.targets[chosen], weights)
 
 
-def _row_information(
-    kind: FisherKind, objective: Objective, params: Params, x: Tensor, y: Tensor, key: Tensor
-) -> Params:
-    """E_y (∂ log p(y | x) / ∂w)² of one row."""
-
-    def squared_score(target: Tensor) -> Params:
-        return tree.map_tree(torch.square, grad(_row_loss, argnums=1)(objective, params, x, target))
-
-    def squared_derivative(output: Tensor) -> Params:
-        gradient = grad(lambda w: objective.predict(w, x[None])[0].index_select(0, output[None])[0])(params)
-        return tree.map_tree(torch.square, gradient)
-
-    if kind == "empirical":
-        return squared_score(y)
-    prediction = objective.predict(params, x[None])[0]
-    if kind == "sampled":
-        return squared_score(_draw_target(objective, prediction, key))
-    if not objective.task.is_classification:
-        outputs = torch.arange(objective.task.outputs)
-        return tree.map_tree(lambda squares: squares.sum(0), vmap(squared_derivative)(outputs))
-    chances = _chances(objective, prediction)
-    return tree.weighted_sum(vmap(squared_score)(torch.arange(len(chances))), chances)
-
-
-def _row_loss(objective: Objective, params: Params, x: Tensor, target: Tensor) -> Tensor:
-    return objective.task.row_losses(objective.predict(params, x[None]), target[None])[0]
-
-
-def _chances(objective: Objective, prediction: Tensor) -> Tensor:
-    """The model's probability of each class."""
+def _chances(objective: Objective, predictions: Tensor) -> Tensor:
+    """The model's probability of each class, along a last axis."""
     if objective.task.kind == "binary":
-        positive = torch.sigmoid(prediction[0])
-        return torch.stack([1 - positive, positive])
-    return torch.softmax(prediction, -1)
+        positive = torch.sigmoid(predictions[..., 0])
+        return torch.stack([1 - positive, positive], -1)
+    return torch.softmax(predictions, -1)
 
 
 def _draw_target(objective: Objective, prediction: Tensor, key: Tensor) -> Tensor:
