@@ -147,8 +147,9 @@ def test_chunks_do_not_change_the_numbers() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 31, 32, 33, 63, 100, 127, 129, 1000])
 def test_padding_wastes_little_and_leaves_few_sizes(count: int) -> None:
-    assert count <= padded_size(count) <= count * 17 / 16
-    assert len({padded_size(n) for n in range(1, 257)}) <= 96
+    assert count <= padded_size(count) <= count * (17 / 16 if count >= 32 else 6 / 5)
+    assert len({padded_size(n) for n in range(1, 32)}) <= 16
+    assert len({padded_size(n) for n in range(1, 257)}) <= 80
 
 
 def test_padded_chunks_leave_no_trace() -> None:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 
 def interleaved_seconds(
-    contenders: Mapping[str, Callable[[], object]], repeats: int
+    contenders: Mapping[str, Callable[[], object]], repeats: int, warm_up: int = 1
 ) -> dict[str, list[float]]:
-    """The times of each contender, who take turns; each is run once before that, unmeasured."""
+    """The times of each contender, who take turns, after some runs that are not measured."""
     for play in contenders.values():
-        play()
+        for _ in range(warm_up):
+            play()
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(repeats):
         for name, play in contenders.items():

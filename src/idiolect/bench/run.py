@@ -2,13 +2,14 @@
 
 import statistics
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from pydantic import ValidationError
 from rich.console import Group
 from rich.table import Table
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from idiolect import models
 from idiolect.bench.measure import PeakMemory, interleaved_seconds, ratio
@@ -43,7 +44,7 @@ def run_bench(
     linear = speed_up(flat, models.linear, local_steps, repeats)
     mlp = speed_up(flat, models.mlp, local_steps, repeats)
     cnn = speed_up(images, lambda f: models.cnn(f, filters=(32, 64)), local_steps, max(1, repeats // 3))
-    costs = method_costs(flat, models.mlp, local_steps, max(1, repeats // 2))
+    costs = method_costs(flat, models.mlp, local_steps, repeats)
     apfl = apfl_cost(flat, local_steps, repeats)
     return {
         "fedavg_linear": linear["speed_up"],
@@ -116,27 +117,43 @@ def scale(clients: int, local_steps: int) -> dict[str, float | None]:
 def method_costs(
     federation: Federation, model: ModelFactory, local_steps: int, repeats: int
 ) -> dict[str, dict[str, float]]:
-    """A round of every method over a round of FedAvg, and the gradients that a client takes in it."""
-    few = federation.subset(range(min(20, len(federation))))
-    methods = {method.name: _with_local_steps(method, local_steps) for method in METHODS}
-    rounds = {name: simulate(method, model, few).advance for name, method in methods.items()}
-    seconds = interleaved_seconds(rounds, repeats)
-    return {
-        name: {
-            "over_fedavg": ratio(seconds[name], seconds[FedAvg.name]),
-            "gradients": gradients_of_a_round(method, model, few.subset([0, 1])),
+    """A round of every method over a round of FedAvg: its time, and the work that its definition asks for."""
+    some, few = (federation.subset(range(min(count, len(federation)))) for count in (20, 5))
+    fedavg = FedAvg(local_steps=local_steps)
+    least = work_of_a_round(fedavg, model, few)
+    costs = {}
+    for kind in METHODS:
+        method = _with_local_steps(kind, local_steps)
+        work = work_of_a_round(method, model, few)
+        rounds = {
+            "ours": simulate(method, model, some).advance,
+            "fedavg": simulate(fedavg, model, some).advance,
         }
-        for name, method in methods.items()
-    }
+        # Methods that choose their clients see chunks of several sizes, each to be recorded once.
+        seconds = interleaved_seconds(rounds, repeats, warm_up=4)
+        costs[method.name] = {
+            "over_fedavg": ratio(seconds["ours"], seconds["fedavg"]),
+            "arithmetic": work.operations / least.operations,
+            "gradients": work.gradients,
+        }
+    return costs
 
 
-def gradients_of_a_round(method: Method, model: ModelFactory, federation: Federation) -> float:
-    """Gradients that a client takes in one round, counted on the sequential engine."""
+class Work(NamedTuple):
+    """What a round consists of: gradients of each client, and operations in matrix products."""
+
+    gradients: float
+    operations: int
+
+
+def work_of_a_round(method: Method, model: ModelFactory, federation: Federation) -> Work:
+    """Count on the sequential engine, which does what the definition says and nothing else."""
     simulation = simulate(method, model, federation, engine="sequential")
     setting = simulation.engine.setting
     setting.objective = counting = _CountingObjective(setting.objective)
-    simulation.advance()
-    return counting.gradients / len(federation)
+    with FlopCounterMode(display=False) as operations:
+        simulation.advance()
+    return Work(counting.gradients / len(federation), operations.get_total_flops())
 
 
 class _CountingObjective(Objective):
@@ -184,7 +201,9 @@ def render(result: dict[str, Any]) -> Group:
             f"{1000 * row['seconds_per_client']:.2f}",
             "unknown" if peak is None else f"{peak:.0f}",
         )
-    costs = Table("method", "cost over FedAvg", "gradients per client", title="One round of each method, MLP")
+    costs = Table(
+        "method", "time", "arithmetic", "gradients per client", title="One round of each over FedAvg's, MLP"
+    )
     for name, row in result["method_costs"].items():
-        costs.add_row(name, f"{row['over_fedavg']:.2f}", f"{row['gradients']:g}")
+        costs.add_row(name, f"{row['over_fedavg']:.2f}", f"{row['arithmetic']:.2f}", f"{row['gradients']:g}")
     return Group(ratios, seconds, scaling, costs)

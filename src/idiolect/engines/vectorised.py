@@ -258,8 +258,9 @@ def chunk_size(module: nn.Module) -> int:
 
 
 def padded_size(count: int) -> int:
-    """A chunk's size rounded up to five significant bits: few different shapes, little waste."""
-    grain = 1 << max(count.bit_length() - 5, 0)
+    """A chunk's size rounded up to a few significant bits: few different shapes to record, little waste."""
+    bits = 3 if count < 32 else 5
+    grain = 1 << max(count.bit_length() - bits, 0)
     return -(-count // grain) * grain
 
 
