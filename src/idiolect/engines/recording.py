@@ -54,6 +54,9 @@ class Recording:
 
         # Copies: were one tensor given twice, the recording could not tell its two roles apart.
         recorded = make_fx(flat_step)(*(argument.clone() for argument in example.flat()))
+        for node in recorded.graph.nodes:
+            if node.op == "get_attr":  # a constant of the method: the recorder tells the shapes of all others
+                node.meta["tensor_meta"] = getattr(recorded, node.target)
         self._first, _ = _tidied(recorded, example, first=True)
         self._later, self._share = _tidied(recorded, example, first=False)
         self._shared: list[Tensor] = []

@@ -45,7 +45,7 @@ def give_results_own_memory(graph: Graph, changing: Sequence[Node]) -> None:
     taken: set[Node] = set()
     for place, (old, result) in enumerate(zip(changing, results, strict=True)):
         owner = _owner(result)
-        if result is not old and (owner.op == "placeholder" or owner in taken):
+        if result is not old and (owner.op != "call_function" or owner in taken):
             with graph.inserting_before(output):
                 results[place] = graph.call_function(aten.clone.default, (result,))
                 results[place].meta = result.meta
@@ -63,6 +63,7 @@ def fuse_updates(graph: Graph) -> None:
         if node not in graph.nodes or not _is_sum_of_alike(node):
             continue
         total, change = _base_and_change(node)
+        _postpone(total, node)
         with graph.inserting_before(node):
             for term in sorted(_terms(change, _SUMS[node.target]), key=lambda term: term.is_product):
                 total = _plus(graph, total, term)
@@ -100,14 +101,14 @@ def overwrite_what_is_used_up(graph: Graph, changing: Sequence[Node]) -> None:
         node.target = target
 
 
-def _postpone(node: Node, output: Node) -> None:
-    """Move an update that only the output needs to the end, after every other use of what it updates."""
+def _postpone(node: Node, user: Node) -> None:
+    """Move an update that only `user` needs to just before it, after other uses of what it updates."""
     if node.op != "call_function" or len(node.users) != 1 or node.target not in _IN_PLACE:
         return
+    user.prepend(node)
     base = node.args[0]
     if isinstance(base, Node):
-        _postpone(base, output)
-    output.prepend(node)
+        _postpone(base, node)
 
 
 class Term(NamedTuple):

@@ -1,0 +1,244 @@
+"""Recorded steps compute what the step itself computes, whatever shares memory with what."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from idiolect.core.rng import uniform
+from idiolect.engines.recording import Arguments, Recording
+
+CLIENTS, ROWS, INPUTS, OUTPUTS, STEPS = 3, 4, 5, 6, 4
+RATE = torch.tensor(0.07, dtype=torch.float64)
+
+Step = Callable[[Arguments], list[Tensor]]
+
+
+def numbers(seed: int, *shape: int) -> Tensor:
+    return uniform(torch.tensor(seed), *shape) - 0.4
+
+
+def models(count: int) -> list[Tensor]:
+    return [numbers(seed, CLIENTS, OUTPUTS, INPUTS) for seed in range(count)]
+
+
+def fixed_arguments() -> list[Tensor]:
+    """A model, a number for each client, a mask for each side of a matrix, and a shared model."""
+    return [
+        numbers(10, CLIENTS, OUTPUTS, INPUTS),
+        numbers(11, CLIENTS, 1, 1),
+        (numbers(12, CLIENTS, OUTPUTS, 1) > 0).double(),
+        (numbers(13, CLIENTS, 1, INPUTS) > 0).double(),
+        numbers(14, OUTPUTS, INPUTS),
+    ]
+
+
+def drawn(step: int) -> list[Tensor]:
+    return [numbers(100 + step, CLIENTS, ROWS, INPUTS), numbers(200 + step, CLIENTS, ROWS, OUTPUTS)]
+
+
+def gradient(w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Of half the squared error of x wᵀ: a product of two matrices."""
+    return (x @ w.mT - y).mT @ x
+
+
+def descent(a: Arguments) -> list[Tensor]:
+    (w,) = a.changing
+    return [w - RATE * gradient(w, *a.drawn)]
+
+
+def decayed(a: Arguments) -> list[Tensor]:
+    (w,) = a.changing
+    return [w - RATE * (gradient(w, *a.drawn) + 0.3 * w)]
+
+
+def pulled_and_corrected(a: Arguments) -> list[Tensor]:
+    (w,), (anchor, weight, _, _, shared) = a.changing, a.fixed
+    correction = weight * (anchor - shared)
+    return [torch.lerp(w, anchor, 0.2) - RATE * (gradient(w, *a.drawn) + correction)]
+
+
+def masked_on_both_sides(a: Arguments) -> list[Tensor]:
+    (w,), (_, weight, rows, columns, _) = a.changing, a.fixed
+    return [w - weight * (gradient(w, *a.drawn) * rows * columns)]
+
+
+def two_parts_with_one_gradient(a: Arguments) -> list[Tensor]:
+    v, w = a.changing
+    g = gradient(v + w, *a.drawn)
+    return [v - RATE * g, w - 0.03 * g]
+
+
+def mixture(a: Arguments) -> list[Tensor]:
+    (v, w), weight = a.changing, a.fixed[1]
+    w_gradient = gradient(w, *a.drawn)
+    g = gradient(torch.lerp(w, v, weight), *a.drawn)
+    return [v - RATE * (weight * g), w - RATE * w_gradient]
+
+
+def alternating(a: Arguments) -> list[Tensor]:
+    """The second model follows the first one's new value."""
+    v, w = a.changing
+    w = w - RATE * gradient(w, *a.drawn)
+    return [v - RATE * gradient(torch.lerp(w, v, 0.3), *a.drawn), w]
+
+
+def momentum(a: Arguments) -> list[Tensor]:
+    velocity, w = a.changing
+    velocity = 0.9 * velocity + gradient(w, *a.drawn)
+    return [velocity, w - RATE * velocity]
+
+
+def inner_steps(a: Arguments) -> list[Tensor]:
+    theta, w = a.changing
+    for _ in range(3):
+        theta = torch.lerp(theta, w, 0.1) - RATE * gradient(theta, *a.drawn)
+    return [theta, w - 0.4 * (w - theta)]
+
+
+def swapped(a: Arguments) -> list[Tensor]:
+    v, w = a.changing
+    return [w, v - RATE * gradient(v, *a.drawn)]
+
+
+def remembered(a: Arguments) -> list[Tensor]:
+    """The old value is a result too, so it may not be overwritten."""
+    _, w = a.changing
+    return [w, w - RATE * gradient(w, *a.drawn)]
+
+
+def doubled(a: Arguments) -> list[Tensor]:
+    """Two results of the first step are one tensor; later steps change each of them."""
+    v, w = (model - RATE * gradient(model, *a.drawn) for model in a.changing)
+    return [v, torch.where(a.step == 0, v, w)]
+
+
+def restarted(a: Arguments) -> list[Tensor]:
+    """Results of the first step are an argument that must stay as it is, and a view of one."""
+    v, w = (model - RATE * gradient(model, *a.drawn) for model in a.changing)
+    anchor, shared = a.fixed[0], a.fixed[4]
+    return [torch.where(a.step == 0, anchor, v), torch.where(a.step == 0, shared.expand_as(w), w)]
+
+
+def from_the_anchor(a: Arguments) -> list[Tensor]:
+    """What is updated is needed in the next step too."""
+    (w,), anchor = a.changing, a.fixed[0]
+    return [anchor - RATE * gradient(w, *a.drawn)]
+
+
+def from_a_view_of_the_anchor(a: Arguments) -> list[Tensor]:
+    (w,), anchor = a.changing, a.fixed[0]
+    return [(anchor.mT - RATE * gradient(w, *a.drawn).mT).mT]
+
+
+def transposed_view(a: Arguments) -> list[Tensor]:
+    """A view of the old value is read after the place where it could be overwritten."""
+    (w,) = a.changing
+    view = w.mT
+    new = w - RATE * gradient(w, *a.drawn)
+    return [new + 0.1 * (new @ view) @ new]
+
+
+def self_product(a: Arguments) -> list[Tensor]:
+    (w,) = a.changing
+    return [w - RATE * w * w + RATE * w]
+
+
+def of_the_first_step(a: Arguments) -> list[Tensor]:
+    (w,) = a.changing
+    moved = w - RATE * gradient(w, *a.drawn)
+    return [torch.where(a.step == 0, moved, w) * torch.where(a.step > 0, w, moved)]
+
+
+def counted(a: Arguments) -> list[Tensor]:
+    """Integers are subtracted as integers."""
+    count, w = a.changing
+    return [count - 2 * a.step, w - RATE * gradient(w, *a.drawn) * (count.reshape(-1, 1, 1) % 3)]
+
+
+CASES: dict[str, tuple[Step, list[Tensor]]] = {
+    step.__name__: (step, models(count))
+    for step, count in [
+        (descent, 1),
+        (decayed, 1),
+        (pulled_and_corrected, 1),
+        (masked_on_both_sides, 1),
+        (two_parts_with_one_gradient, 2),
+        (mixture, 2),
+        (alternating, 2),
+        (momentum, 2),
+        (inner_steps, 2),
+        (swapped, 2),
+        (remembered, 2),
+        (doubled, 2),
+        (restarted, 2),
+        (from_the_anchor, 1),
+        (from_a_view_of_the_anchor, 1),
+        (transposed_view, 1),
+        (self_product, 1),
+        (of_the_first_step, 1),
+    ]
+} | {"counted": (counted, [torch.arange(CLIENTS) + 5, *models(1)])}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_replaying_is_the_step_itself(case: str) -> None:
+    step, start = CASES[case]
+    fixed = fixed_arguments()
+    expected, ours = start, [leaf.clone() for leaf in start]
+    recording = None
+    for number in range(STEPS):
+        batch, step_number = drawn(number), torch.tensor(number)
+        arguments = Arguments(ours, fixed, batch, step_number)
+        recording = recording or Recording(step, arguments)
+        expected = step(Arguments(expected, fixed_arguments(), drawn(number), step_number))
+        ours = recording(arguments, number)
+        for mine, theirs in zip(ours, expected, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-13)
+        for kept, original in zip((*fixed, *batch), (*fixed_arguments(), *drawn(number)), strict=True):
+            assert torch.equal(kept, original)
+
+
+def test_a_second_round_does_not_know_the_first() -> None:
+    """What steps share belongs to one round: with other fixed arguments it is another."""
+    recording = None
+    for seed in (10, 50):
+        fixed = [numbers(seed, CLIENTS, OUTPUTS, INPUTS), *fixed_arguments()[1:]]
+        expected = ours = models(1)
+        ours = [leaf.clone() for leaf in ours]
+        for number in range(3):
+            arguments = Arguments(ours, fixed, drawn(number), torch.tensor(number))
+            recording = recording or Recording(pulled_and_corrected, arguments)
+            expected = pulled_and_corrected(arguments._replace(changing=expected))
+            ours = recording(arguments, number)
+        torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-13)
+        recording.forget()
+
+
+def full_passes(case: str) -> list[str]:
+    """The operations of a later step that go over whole models."""
+    step, start = CASES[case]
+    arguments = Arguments([leaf.clone() for leaf in start], fixed_arguments(), drawn(0), torch.tensor(0))
+    graph = Recording(step, arguments)._later.__self__.graph  # type: ignore[attr-defined]
+    sizes = {node: getattr(node.meta.get("tensor_meta"), "shape", None) for node in graph.nodes}
+    return sorted(
+        node.target.overloadpacket.__name__
+        for node, size in sizes.items()
+        if node.op == "call_function" and size == (CLIENTS, OUTPUTS, INPUTS)
+    )
+
+
+@pytest.mark.parametrize(
+    ("case", "operations"),
+    [
+        ("descent", ["baddbmm_"]),
+        ("masked_on_both_sides", ["baddbmm_"]),
+        ("mixture", ["baddbmm_", "baddbmm_"]),
+        ("two_parts_with_one_gradient", ["add", "baddbmm_", "baddbmm_"]),
+        ("inner_steps", ["add", "add_", *["baddbmm_"] * 3, *["lerp_"] * 3]),
+        ("pulled_and_corrected", ["add_", "baddbmm_", "lerp_"]),
+    ],
+)
+def test_updates_are_made_in_few_passes(case: str, operations: list[str]) -> None:
+    assert full_passes(case) == operations
