@@ -132,8 +132,9 @@ class Chain:
         for layer, outputs, inputs in self._sides(units, ()):
             # Factors of one side each: a mask as large as the parameters would cost more than the gradient.
             weight = params[layer.weight]
-            rows, columns = outputs[:, None].to(weight.dtype), inputs[None].to(weight.dtype)
-            held[layer.weight] = weight * fit(rows, weight) * fit(columns, weight)
+            held[layer.weight] = weight * fit(outputs[:, None].to(weight.dtype), weight)
+            if layer is not self.layers[0]:
+                held[layer.weight] = held[layer.weight] * fit(inputs[None].to(weight.dtype), weight)
             if layer.bias:
                 held[layer.bias] = params[layer.bias] * outputs
         return held
@@ -175,7 +176,7 @@ def held_bits(params: Params, ratios: Tensor) -> Tensor:
     def bits(ratio: Tensor) -> Tensor:
         masks = chain.masks(chain.first_units(ratio))
         counts = [
-            fit(masks[name], value).expand_as(value).sum() * value.element_size() * 8
+            masks[name].sum() * (value.numel() // masks[name].numel()) * value.element_size() * 8
             for name, value in params.items()
         ]
         return torch.stack(counts).sum()

@@ -88,8 +88,9 @@ class VRLSGD(Method, Exchange):
 
     def begin(self, client: Client, down: Down, site: Site) -> Work:
         """Δ_i <- Δ_i + (w - w_i) / Σ_k η_k where w is the mean of the client's last round; w_i <- w."""
-        corrected = tree.step(client.delta, -1 / client.rates, tree.subtract(down.w, client.w))
-        return Work(down.w, tree.where(client.round + 1 == site.clock.round, corrected, client.delta))
+        is_its_mean = client.round + 1 == site.clock.round
+        share = torch.where(is_its_mean, 1 / client.rates, torch.zeros_like(client.rates))
+        return Work(down.w, tree.step(client.delta, -share, tree.subtract(down.w, client.w)))
 
     def step(self, work: Work, client: Client, down: Down, batches: tuple[Batch, ...], site: Site) -> Work:
         """w_i <- w_i - η (∇f_i(w_i; ξ) - Δ_i)."""
