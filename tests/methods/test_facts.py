@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from idiolect.bench.run import gradients_of_a_round
+from idiolect.bench.run import work_of_a_round
 from idiolect.core import tree
 from idiolect.core.method import Method
 from idiolect.errors import UserError
@@ -39,7 +39,7 @@ def test_a_method_is_stateful_iff_forgetting_changes_something(kind: type[Method
 def test_gradients_of_a_step_are_counted(kind: type[Method]) -> None:
     method: Any = kind()
     steps = getattr(method, "local_steps", 1) or 1
-    counted = gradients_of_a_round(method, lambda _: small_network(), uneven_classification())
+    counted = work_of_a_round(method, lambda _: small_network(), uneven_classification()).gradients
     # Methods that ask only some clients take fewer on average.
     assert math.ceil(counted / steps) == kind.gradients_per_step
 

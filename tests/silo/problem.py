@@ -1,6 +1,6 @@
-"""A table that three silos share, as one simulation sees it and as each silo does."""
+"""A table that silos share, as one simulation sees it and as each silo does."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,14 @@ from idiolect.silo.serving import ServeSettings, serve_settings
 from idiolect.simulation import EngineName, Simulation
 
 SILOS = ("north", "south", "west")
+FIVE_SILOS = (*SILOS, "west-bank", "west-end")  # in the order of their names, as a federation has them
 
 
-def table() -> pd.DataFrame:
-    """Silos of 20, 29 and 38 rows, each with a rule of its own."""
+def table(silos: Sequence[str] = SILOS) -> pd.DataFrame:
+    """Silos of 20, 29, 38, ... rows, each with a rule of its own."""
     random = np.random.default_rng(4)
     frames = []
-    for number, name in enumerate(SILOS):
+    for number, name in enumerate(silos):
         rows = 20 + 9 * number
         x = random.normal(0.4 * number, 1 + 0.2 * number, (rows, 3))
         scores = x @ random.normal(size=(3, 3)) + random.normal(scale=0.1, size=(rows, 3))
@@ -37,7 +38,7 @@ def table() -> pd.DataFrame:
 
 def own_rows(name: str) -> pd.DataFrame:
     """What one silo has."""
-    frame = table()
+    frame = table(FIVE_SILOS)
     return frame[frame.hospital == name].drop(columns="hospital").reset_index(drop=True)
 
 
@@ -56,19 +57,23 @@ def config(method: Mapping[str, Any], rounds: int = 3, **options: Any) -> dict[s
     }
 
 
-def simulate(settings: Mapping[str, Any], engine: EngineName = "sequential") -> Simulation:
+def simulate(
+    settings: Mapping[str, Any], engine: EngineName = "sequential", silos: Sequence[str] = SILOS
+) -> Simulation:
     """The whole table in one process."""
-    federation = from_frame(table(), client="hospital", target="outcome", seed=5)
+    federation = from_frame(table(silos), client="hospital", target="outcome", seed=5)
     resolved = resolve({**settings, "data": {"name": "silos"}, "engine": {"name": engine}})
     return build_simulation(resolved, federation)
 
 
-def deployed(settings: Mapping[str, Any], folder: Path, **options: Any) -> ServeSettings:
+def deployed(
+    settings: Mapping[str, Any], folder: Path, silos: Sequence[str] = SILOS, **options: Any
+) -> ServeSettings:
     """The same settings for a coordinator; the schema is what the simulation fitted."""
-    federation = from_frame(table(), client="hospital", target="outcome", seed=5)
+    federation = from_frame(table(silos), client="hospital", target="outcome", seed=5)
     assert federation.preprocessing is not None
     (folder / "schema.json").write_text(federation.preprocessing.to_json())
-    return serve_settings({**settings, "silos": list(SILOS), "schema": "schema.json", **options}, folder)
+    return serve_settings({**settings, "silos": list(silos), "schema": "schema.json", **options}, folder)
 
 
 class Direct:
