@@ -77,6 +77,31 @@ def mixture(a: Arguments) -> list[Tensor]:
     return [v - RATE * (weight * g), w - RATE * w_gradient]
 
 
+def mixture_with_a_learned_weight(a: Arguments) -> list[Tensor]:
+    alpha, v, w = a.changing
+    w_gradient = gradient(w, *a.drawn)
+    g = gradient(torch.lerp(w, v, alpha), *a.drawn)
+    slope = ((v - w) * g).sum((1, 2), keepdim=False)
+    return [alpha - RATE * slope.reshape(-1, 1, 1), v - RATE * (alpha * g), w - RATE * w_gradient]
+
+
+def squared_along_the_anchor(a: Arguments) -> list[Tensor]:
+    """An inner product with a product of matrices that nothing else needs, and one of large matrices."""
+    (w,), anchor = a.changing, a.fixed[0]
+    x, y = a.drawn
+    slope = (gradient(w, x, y) * anchor).sum((1, 2))
+    wide = ((w.mT @ anchor) * (w.mT @ w)).sum((1, 2))
+    return [w - (RATE * (slope + 0.1 * wide)).reshape(-1, 1, 1) * anchor]
+
+
+def square_matrices(a: Arguments) -> list[Tensor]:
+    """A product with a model is not one with its transpose, even if both have the same shape."""
+    v, w = a.changing
+    x = a.drawn[0]
+    plain, turned = x @ w, x @ torch.lerp(w, v, a.fixed[1]).mT
+    return [v - RATE * plain.mT @ turned, w - RATE * turned.mT @ x]
+
+
 def alternating(a: Arguments) -> list[Tensor]:
     """The second model follows the first one's new value."""
     v, w = a.changing
@@ -166,6 +191,7 @@ CASES: dict[str, tuple[Step, list[Tensor]]] = {
         (masked_on_both_sides, 1),
         (two_parts_with_one_gradient, 2),
         (mixture, 2),
+        (squared_along_the_anchor, 1),
         (alternating, 2),
         (momentum, 2),
         (inner_steps, 2),
@@ -179,7 +205,14 @@ CASES: dict[str, tuple[Step, list[Tensor]]] = {
         (self_product, 1),
         (of_the_first_step, 1),
     ]
-} | {"counted": (counted, [torch.arange(CLIENTS) + 5, *models(1)])}
+} | {
+    "counted": (counted, [torch.arange(CLIENTS) + 5, *models(1)]),
+    "mixture_with_a_learned_weight": (
+        mixture_with_a_learned_weight,
+        [numbers(20, CLIENTS, 1, 1), *models(2)],
+    ),
+    "square_matrices": (square_matrices, [numbers(seed, CLIENTS, INPUTS, INPUTS) for seed in (21, 22)]),
+}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -235,6 +268,7 @@ def full_passes(case: str) -> list[str]:
         ("descent", ["baddbmm_"]),
         ("masked_on_both_sides", ["baddbmm_"]),
         ("mixture", ["baddbmm_", "baddbmm_"]),
+        ("mixture_with_a_learned_weight", ["baddbmm_", "baddbmm_"]),
         ("two_parts_with_one_gradient", ["add", "baddbmm_", "baddbmm_"]),
         ("inner_steps", ["add", "add_", *["baddbmm_"] * 3, *["lerp_"] * 3]),
         ("pulled_and_corrected", ["add_", "baddbmm_", "lerp_"]),

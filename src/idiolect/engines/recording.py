@@ -1,7 +1,7 @@
 """A vmapped step, recorded as a flat list of tensor operations and tidied up, to be replayed.
 
-Replaying saves the transforms' bookkeeping, and what is recorded can be made cheaper (see `tidying` and
-`updating`): every rewrite keeps the value of every result, and none knows about methods or models.
+Replaying saves the transforms' bookkeeping, and what is recorded can be made cheaper: `tidying`, `products`
+and `updating` keep the value of every result, and none of them knows about methods or models.
 """
 
 import copy
@@ -14,13 +14,8 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.graph import CodeGen
 
-from idiolect.engines.tidying import (
-    merge_equals,
-    mix_products,
-    remove_identities,
-    settle_step_tests,
-    split_off_shared,
-)
+from idiolect.engines.products import mix_products, shrink_inner_products
+from idiolect.engines.tidying import merge_equals, remove_identities, settle_step_tests, split_off_shared
 from idiolect.engines.updating import fuse_updates, give_results_own_memory, overwrite_what_is_used_up
 
 FlatFunction = Callable[..., list[Tensor]]
@@ -103,6 +98,7 @@ def _tidied(recorded: GraphModule, example: Arguments, *, first: bool) -> tuple[
     merge_equals(graph)
     graph.eliminate_dead_code()
     mix_products(graph)
+    shrink_inner_products(graph)
     graph.eliminate_dead_code()
     # The first step shares nothing with others: it is the only one of its kind in a round.
     shared = split_off_shared(graph, [] if first else fixed)

@@ -65,48 +65,6 @@ def merge_equals(graph: Graph) -> None:
             node.replace_all_uses_with(twin)
 
 
-def mix_products(graph: Graph) -> None:
-    """Turn x (mixture of w and v) into the mixture of x w and x v, where one of these is there already.
-
-    The products of a batch are much smaller than the parameters, whose mixture is then not needed.
-    """
-    for node in [node for node in graph.nodes if node.target is aten.bmm.default]:
-        batch, factor = node.args
-        mixture = factor.args[0] if factor.target is aten.transpose.int else factor
-        if mixture.target is not aten.lerp.Tensor or len(factor.users) > 1 or len(mixture.users) > 1:
-            continue
-        *models, weight = mixture.args
-        known = [_earlier_product(batch, model, factor, node) for model in models]
-        if not any(known) or shape(weight)[1:].numel() > 1:
-            continue
-        with graph.inserting_before(node):
-            products = [
-                product or _new_product(graph, batch, model, factor)
-                for product, model in zip(known, models, strict=True)
-            ]
-            mixed = graph.call_function(aten.lerp.Tensor, (*products, weight))
-        for part in (*products, mixed):
-            part.meta = node.meta
-        node.replace_all_uses_with(mixed)
-
-
-def _earlier_product(batch: Node, model: Node, factor: Node, before: Node) -> Node | None:
-    """The product of a batch and a model, transposed as `factor` is, if there is one already."""
-    for product in batch.users:
-        if product.target is aten.bmm.default and product.args[0] is batch and product < before:
-            other: Any = product.args[1]
-            if other is model or (other.target is factor.target and other.args == (model, *factor.args[1:])):
-                return product
-    return None
-
-
-def _new_product(graph: Graph, batch: Node, model: Node, factor: Node) -> Node:
-    """That product."""
-    if factor.target is aten.transpose.int:
-        model = graph.call_function(aten.transpose.int, (model, *factor.args[1:]))
-    return graph.call_function(aten.bmm.default, (batch, model))
-
-
 def split_off_shared(graph: Graph, fixed: Sequence[Node]) -> Graph:
     """Move what depends only on `fixed` into a graph of its own, whose results become further arguments."""
     shared = Graph()
