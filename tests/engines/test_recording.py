@@ -215,22 +215,39 @@ CASES: dict[str, tuple[Step, list[Tensor]]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_replaying_is_the_step_itself(case: str) -> None:
-    step, start = CASES[case]
-    fixed = fixed_arguments()
-    expected, ours = start, [leaf.clone() for leaf in start]
+# Written with the axis of clients.
+OF_STACKS = {"counted", "mixture_with_a_learned_weight", "squared_along_the_anchor", "restarted"}
+
+
+def assert_replayed(step: Step, start: list[Tensor], place: int | slice) -> None:
+    """Some steps of a recording against the step itself, for some of the clients."""
+
+    def chosen(leaves: list[Tensor]) -> list[Tensor]:
+        return [leaf[place].clone() if len(leaf) == CLIENTS else leaf.clone() for leaf in leaves]
+
+    fixed, expected, ours = chosen(fixed_arguments()), chosen(start), chosen(start)
     recording = None
     for number in range(STEPS):
-        batch, step_number = drawn(number), torch.tensor(number)
+        batch, step_number = chosen(drawn(number)), torch.tensor(number)
         arguments = Arguments(ours, fixed, batch, step_number)
         recording = recording or Recording(step, arguments)
-        expected = step(Arguments(expected, fixed_arguments(), drawn(number), step_number))
+        expected = step(Arguments(expected, chosen(fixed_arguments()), chosen(drawn(number)), step_number))
         ours = recording(arguments, number)
-        for mine, theirs in zip(ours, expected, strict=True):
-            torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-13)
-        for kept, original in zip((*fixed, *batch), (*fixed_arguments(), *drawn(number)), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-13)
+        for kept, original in zip(
+            (*fixed, *batch), chosen([*fixed_arguments(), *drawn(number)]), strict=True
+        ):
             assert torch.equal(kept, original)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_replaying_is_the_step_itself(case: str) -> None:
+    assert_replayed(*CASES[case], slice(None))
+
+
+@pytest.mark.parametrize("case", sorted(CASES.keys() - OF_STACKS))
+def test_a_client_alone_is_replayed_without_an_axis_of_clients(case: str) -> None:
+    assert_replayed(*CASES[case], 1)
 
 
 def test_a_second_round_does_not_know_the_first() -> None:

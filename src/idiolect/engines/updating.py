@@ -195,12 +195,12 @@ def _plus(graph: Graph, base: Node, term: Term) -> Node:
         scale = graph.call_function(operator.mul, (value, term.number))
     if term.is_product:
         left, right = _operands(term.direction)
-        # What is the same for all columns belongs to the left side, but the smaller side is better scaled.
+        # A factor of rows belongs to the left side, one of columns to the right, one of both to the smaller.
+        left_is_smaller = shape(left).numel() <= shape(right).numel()
         of_left = [
             factor
             for factor in factors
-            if shape(factor)[-1] == 1
-            and not (_is_for_clients(factor) and shape(right).numel() < shape(left).numel())
+            if shape(factor)[-1] == 1 and (left_is_smaller or shape(factor)[-2:].numel() > 1)
         ]
         left = _product(graph, [left, *of_left], dtype(base))
         right = _product(graph, [right, *(f for f in factors if f not in of_left)], dtype(base))
