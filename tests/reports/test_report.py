@@ -1,7 +1,6 @@
 """The page says what the runs say, is complete in one file, and is drawn without warnings."""
 
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pandas as pd
@@ -15,6 +14,7 @@ from idiolect.reports import write_report
 from idiolect.reports.evidence import gather
 from idiolect.runs.compare import plan_comparison, run_comparison
 from idiolect.runs.settings import read_settings
+from reports.reading import tables
 
 
 @pytest.fixture(scope="module")
@@ -40,30 +40,6 @@ def page(comparison: Path) -> str:
     return (comparison / "report.html").read_text()
 
 
-class Tables(HTMLParser):
-    """The cells of every table, by the table's id."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tables: dict[str, list[list[str]]] = {}
-        self._rows: list[list[str]] = []
-        self._inside = False
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag == "table":
-            self._rows = self.tables[dict(attrs)["id"] or ""] = []
-        elif tag == "tr":
-            self._rows.append([])
-        self._inside = tag in ("td", "th")
-
-    def handle_endtag(self, tag: str) -> None:
-        self._inside = False
-
-    def handle_data(self, data: str) -> None:
-        if self._inside:
-            self._rows[-1].append(data)
-
-
 def test_the_table_of_clients_holds_the_mean_over_seeds_of_the_reported_rounds(
     comparison: Path, page: str
 ) -> None:
@@ -75,9 +51,7 @@ def test_the_table_of_clients_holds_the_mean_over_seeds_of_the_reported_rounds(
         for run in apfl
     ]
     expected = pd.concat(values, axis=1).mean(axis=1)
-    reader = Tables()
-    reader.feed(page)
-    header, *rows = reader.tables["clients"]
+    header, *rows = tables(page)["clients"]
     column = header.index("apfl personal")
     assert {row[0]: row[column] for row in rows} == {c: f"{100 * v:.1f} %" for c, v in expected.items()}
 
@@ -85,9 +59,7 @@ def test_the_table_of_clients_holds_the_mean_over_seeds_of_the_reported_rounds(
 def test_every_model_has_a_row_and_the_headline_names_the_best_of_those_judged(
     comparison: Path, page: str
 ) -> None:
-    reader = Tables()
-    reader.feed(page)
-    models = [row[0] for row in reader.tables["models"][1:]]
+    models = [row[0] for row in tables(page)["models"][1:]]
     kinds = {method.name: method.kinds for method in (Local, FedAvg, APFL)}
     assert models == [f"{name} {kind}" for name, own in kinds.items() for kind in own]
     table = pd.read_parquet(comparison / "table.parquet")

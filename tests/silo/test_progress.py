@@ -7,7 +7,6 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from idiolect.silo.service import Silo
 from idiolect.silo.serving import ServeFolder
 from idiolect.silo.status import PHASES, RoundRecord, SiloStatus, Status, Warned
 from idiolect.silo.wire import unpack
+from reports.reading import tables
 from silo.problem import SILOS, Direct, config, deployed, own_rows, silos_in, simulate
 
 APFL = {"name": "apfl", "local_steps": 2}
@@ -282,38 +282,6 @@ STATUS = Status(
     ),
     warnings=(Warned(1_000_000_010.0, "so<u>th: gone"), Warned(1_000_000_020.0, "so<u>th: still gone")),
 )
-
-
-class Tables(HTMLParser):
-    """The cells of every table, by the table's id."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tables: dict[str, list[list[str]]] = {}
-        self._rows: list[list[str]] = []
-        self._inside = False
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag == "table":
-            self._rows = self.tables[dict(attrs)["id"] or ""] = []
-        elif tag == "tr":
-            self._rows.append([])
-        elif tag in ("td", "th"):
-            self._inside = True
-            self._rows[-1].append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        self._inside = self._inside and tag not in ("td", "th")
-
-    def handle_data(self, data: str) -> None:
-        if self._inside:
-            self._rows[-1][-1] += data
-
-
-def tables(text: str) -> dict[str, list[list[str]]]:
-    reader = Tables()
-    reader.feed(text)
-    return reader.tables
 
 
 def test_sums_and_what_is_left() -> None:
