@@ -149,7 +149,7 @@ class Additive(Method, Exchange):
         return Work(tree.add(down.w, client.theta), down.w, own, self._empty_average(down.w), path)
 
     def step(self, work: Work, client: Client, down: Down, batches: tuple[Batch, ...], site: Site) -> Work:
-        """C1: both parts move along the one gradient at their sum."""
+        """C1: both parts move along the one gradient at their sum, and so does the sum."""
         gradient = site.objective.gradient(work.v, batches[0])
         own, shared, path = work.own_average, work.shared_average, work.path
         if isinstance(own, Average):
@@ -163,7 +163,7 @@ class Additive(Method, Exchange):
         return Work(v, w, own, shared, path)
 
     def finish(self, work: Work, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
-        """C2: keep θ_m, send w_m - w."""
+        """C2: keep θ_m = v - w_m, send w_m - w."""
         delta = tree.subtract(work.w, down.w)
         shared, path = work.shared_average, work.path
         if isinstance(shared, Average):
