@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from idiolect.core.rng import uniform
-from idiolect.engines.recording import Arguments, Recording
+from idiolect.engines.recording import Arguments, Recording, record
 
 CLIENTS, ROWS, INPUTS, OUTPUTS, STEPS = 3, 4, 5, 6, 4
 RATE = torch.tensor(0.07, dtype=torch.float64)
@@ -219,6 +219,13 @@ CASES: dict[str, tuple[Step, list[Tensor]]] = {
 OF_STACKS = {"counted", "mixture_with_a_learned_weight", "squared_along_the_anchor", "restarted"}
 
 
+def replayed(recording: Recording, arguments: Arguments) -> list[Tensor]:
+    """One step of a recording."""
+    if arguments.step == 0:
+        return recording.first(*arguments.flat())
+    return recording.later(*arguments.flat(), *recording.share(*arguments.fixed))
+
+
 def assert_replayed(step: Step, start: list[Tensor], place: int | slice) -> None:
     """Some steps of a recording against the step itself, for some of the clients."""
 
@@ -230,9 +237,9 @@ def assert_replayed(step: Step, start: list[Tensor], place: int | slice) -> None
     for number in range(STEPS):
         batch, step_number = chosen(drawn(number)), torch.tensor(number)
         arguments = Arguments(ours, fixed, batch, step_number)
-        recording = recording or Recording(step, arguments)
+        recording = recording or record(step, arguments)
         expected = step(Arguments(expected, chosen(fixed_arguments()), chosen(drawn(number)), step_number))
-        ours = recording(arguments, number)
+        ours = replayed(recording, arguments)
         torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-13)
         for kept, original in zip(
             (*fixed, *batch), chosen([*fixed_arguments(), *drawn(number)]), strict=True
@@ -259,18 +266,17 @@ def test_a_second_round_does_not_know_the_first() -> None:
         ours = [leaf.clone() for leaf in ours]
         for number in range(3):
             arguments = Arguments(ours, fixed, drawn(number), torch.tensor(number))
-            recording = recording or Recording(pulled_and_corrected, arguments)
+            recording = recording or record(pulled_and_corrected, arguments)
             expected = pulled_and_corrected(arguments._replace(changing=expected))
-            ours = recording(arguments, number)
+            ours = replayed(recording, arguments)
         torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-13)
-        recording.forget()
 
 
 def full_passes(case: str) -> list[str]:
     """The operations of a later step that go over whole models."""
     step, start = CASES[case]
     arguments = Arguments([leaf.clone() for leaf in start], fixed_arguments(), drawn(0), torch.tensor(0))
-    graph = Recording(step, arguments)._later.__self__.graph  # type: ignore[attr-defined]
+    graph = record(step, arguments).later.__self__.graph  # type: ignore[attr-defined]
     sizes = {node: getattr(node.meta.get("tensor_meta"), "shape", None) for node in graph.nodes}
     return sorted(
         node.target.overloadpacket.__name__

@@ -40,33 +40,15 @@ class Arguments(NamedTuple):
         return [*self.changing, *self.fixed, *self.drawn, self.step]
 
 
-class Recording:
-    """A step to be replayed: as it is first in a round, and as it is later. It uses up what changes."""
+class Recording(NamedTuple):
+    """A step to be replayed, as it is first in a round and as it is later. A call uses up what changes.
 
-    def __init__(self, step: Callable[[Arguments], list[Tensor]], example: Arguments) -> None:
-        def flat_step(*flat: Tensor) -> list[Tensor]:
-            return step(Arguments.from_flat(flat, example))
+    Later steps take, after their own arguments, what `share` makes once in a round of those that are fixed.
+    """
 
-        # Copies: were one tensor given twice, the recording could not tell its two roles apart.
-        recorded = make_fx(flat_step)(*(argument.clone() for argument in example.flat()))
-        for node in recorded.graph.nodes:
-            if node.op == "get_attr":  # a constant of the method: the recorder tells the shapes of all others
-                node.meta["tensor_meta"] = getattr(recorded, node.target)
-        self._first, _ = _tidied(recorded, example, first=True)
-        self._later, self._share = _tidied(recorded, example, first=False)
-        self._shared: list[Tensor] = []
-
-    def __call__(self, arguments: Arguments, step: int) -> list[Tensor]:
-        """The changed tensors after one step; steps are taken in order, from 0."""
-        if step == 0:
-            return self._first(*arguments.flat())
-        if step == 1:
-            self._shared = self._share(*arguments.fixed)
-        return self._later(*arguments.flat(), *self._shared)
-
-    def forget(self) -> None:
-        """Let go of what the steps of a round shared."""
-        self._shared = []
+    first: FlatFunction
+    share: FlatFunction
+    later: FlatFunction
 
 
 class Recordings:
@@ -84,6 +66,22 @@ class Recordings:
         if len(self._kept) > self.most:
             self._kept.popitem(last=False)
         return self._kept[signature]
+
+
+def record(step: Callable[[Arguments], list[Tensor]], example: Arguments) -> Recording:
+    """Record a step for arguments of these shapes."""
+
+    def flat_step(*flat: Tensor) -> list[Tensor]:
+        return step(Arguments.from_flat(flat, example))
+
+    # Copies: were one tensor given twice, the recording could not tell its two roles apart.
+    recorded = make_fx(flat_step)(*(argument.clone() for argument in example.flat()))
+    for node in recorded.graph.nodes:
+        if node.op == "get_attr":  # a constant of the method: the recorder tells the shapes of all others
+            node.meta["tensor_meta"] = getattr(recorded, node.target)
+    first, _ = _tidied(recorded, example, first=True)
+    later, share = _tidied(recorded, example, first=False)
+    return Recording(first, share, later)
 
 
 def _tidied(recorded: GraphModule, example: Arguments, *, first: bool) -> tuple[FlatFunction, FlatFunction]:

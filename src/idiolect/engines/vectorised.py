@@ -21,7 +21,7 @@ from idiolect.data.federation import Rows
 from idiolect.engines.base import Outcome, Setting, Traffic
 from idiolect.engines.batches import all_rows
 from idiolect.engines.memory import keep_freed_memory
-from idiolect.engines.recording import Arguments, Recording, Recordings
+from idiolect.engines.recording import Arguments, Recording, Recordings, record
 
 CHUNK_BYTES = 16 * 2**20  # parameters of one chunk: about what stays in the cache over a round
 MOST_CLIENTS = 256  # in a chunk, however small the model
@@ -145,6 +145,7 @@ class Vectorised:
         changing, work_structure = pytree.tree_flatten(work)
         changing = [leaf.clone(memory_format=torch.contiguous_format) for leaf in changing]
         fixed, fixed_structure = pytree.tree_flatten((client, down, seat, clock.round))
+        shared: list[Tensor] = []
         for step in range(most):
             rows_of_calls = draws[step * per_step : (step + 1) * per_step]
             drawn = [leaf for rows in rows_of_calls for leaf in self._laid_out(batches.gather(rows, weights))]
@@ -152,8 +153,10 @@ class Vectorised:
             if step == 0:
                 structures = (work_structure, fixed_structure)
                 recording = self._recording(exchange, arguments, structures, clock.local_steps)
-            changing = recording(arguments, step)
-        recording.forget()
+            if step == 1:
+                shared = recording.share(*fixed)
+            replay = recording.first if step == 0 else recording.later
+            changing = replay(*arguments.flat(), *shared)
         work = pytree.tree_unflatten(changing, work_structure)
         return tree.map_tree(lambda leaf: leaf[None], work) if alone else work
 
@@ -181,7 +184,7 @@ class Vectorised:
 
         layouts = tuple((leaf.shape, leaf.stride(), leaf.dtype) for leaf in example.flat())
         signature = (exchange, masked, local_steps, layouts)
-        return self._recordings.get(signature, lambda: Recording(flat_step, example))
+        return self._recordings.get(signature, lambda: record(flat_step, example))
 
     def _stacked_step(
         self, exchange: Exchange, masked: bool, local_steps: int, *, alone: bool

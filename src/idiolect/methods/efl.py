@@ -214,10 +214,7 @@ class Round(Exchange):
         if isinstance(down.fisher, Terms):
             strength = self.method.elasticity
             gradient = tree.map_tree(
-                lambda g, x, u, v: g - strength * torch.addcmul(v, u, x, value=-1),
-                gradient,
-                work,
-                *down.fisher,
+                lambda g, x, u, v: g + strength * (u * x - v), gradient, work, *down.fisher
             )
         return tree.step(work, site.rate(self.method.learning_rate), gradient)
 
