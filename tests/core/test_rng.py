@@ -33,9 +33,16 @@ def test_permute_is_a_bijection(size: int, state: int) -> None:
     assert sorted(image.tolist()) == list(range(size))
 
 
-def test_permutations_of_three_are_equally_likely() -> None:
-    keys = rng.key(0, "test", torch.arange(12_000))
-    images = vmap(lambda key: rng.permute(torch.arange(3), torch.tensor(3), key))(keys)
+@pytest.mark.parametrize(
+    "permute",
+    [
+        lambda keys: vmap(lambda key: rng.permute(torch.arange(3), torch.tensor(3), key))(keys),
+        lambda keys: rng.ranks(keys, 3),
+    ],
+    ids=["permute", "ranks"],
+)
+def test_permutations_of_three_are_equally_likely(permute) -> None:
+    images = permute(rng.key(0, "test", torch.arange(12_000)))
     codes = (images * torch.tensor([9, 3, 1])).sum(1)
     counts = torch.unique(codes, return_counts=True)[1]
     assert len(counts) == 6

@@ -63,6 +63,16 @@ def test_every_selection_keeps_the_same_number_of_units(units, offset, key, rati
         assert int(chosen.sum()) == expected
 
 
+@pytest.mark.parametrize("selection", ["static", "rolling", "random"])
+def test_units_of_a_stack_are_those_of_each_client(selection):
+    chain = Chain.of(params(Perceptron(2, 2, (9, 4))))
+    ratios, keys = torch.tensor([0.5, 1.0, 0.25], dtype=torch.float64), torch.tensor([5, 77, 8])
+    stacked = chain.units(ratios, selection, 3, keys)
+    for client in range(3):
+        alone = chain.units(ratios[client], selection, 3, keys[client])
+        assert all(torch.equal(a[client], b) for a, b in zip(stacked, alone, strict=True))
+
+
 def test_the_rolling_window_wraps_around():
     chain = Chain.of(params(Perceptron(2, 2, (5,))))
     (chosen,) = chain.units(torch.tensor(0.6), "rolling", 4, torch.tensor(0))
@@ -79,7 +89,7 @@ def test_averages_are_over_holders():
     module = Perceptron(2, 2, (4,))
     whole, chain = params(module), Chain.of(params(module))
     ratios = client_ratios((1.0, 0.5, 0.5), torch.arange(3))
-    units = torch.func.vmap(chain.first_units)(ratios)
+    units = chain.first_units(ratios)
     weights = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
     values = torch.tensor([1.0, 2.0, 5.0])
     subs = [
@@ -96,11 +106,19 @@ def test_averages_are_over_holders():
     assert torch.equal(mean["hidden.0.bias"][2:], whole["hidden.0.bias"][2:])  # nobody held these
 
 
-def test_bits_are_those_of_the_small_network():
-    whole = params(Perceptron(7, 3, (8, 4)))
-    small = sum(p.numel() for p in Perceptron(7, 3, (4, 2)).parameters())
-    large = sum(p.numel() for p in whole.values())
-    assert held_bits(whole, torch.tensor([1.0, 0.5])).tolist() == [32 * large, 32 * small]
+@pytest.mark.parametrize(
+    ("large", "small"),
+    [
+        (Perceptron(7, 3, (8, 4)), Perceptron(7, 3, (4, 2))),
+        (
+            Convolutional((2, 16, 16), 3, filters=(4, 6), hidden=10),
+            Convolutional((2, 16, 16), 3, filters=(2, 3), hidden=5),
+        ),
+    ],
+)
+def test_bits_are_those_of_the_small_network(large, small):
+    sizes = [32 * sum(p.numel() for p in module.parameters()) for module in (large, small)]
+    assert held_bits(params(large), torch.tensor([1.0, 0.5])).tolist() == sizes
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def k_means(points: Tensor, start: Tensor, seed: int, restarts: int) -> Partitio
     Equal points count as one with a weight, so that no rounding can separate them.
     """
     first, copies = _distinct(points)
-    embedded = embed(torch.cat([points[first], start]).double())
+    embedded = embed(torch.cat([points[first], start]))
     points, start = embedded[: len(first)], embedded[len(first) :]
     distances = torch.pdist(points[copies])
     mean_distance = distances.mean() if len(distances) else distances.sum()
@@ -96,12 +96,13 @@ def _lloyd(points: Tensor, counts: Tensor, start: Tensor, seed: int, restarts: i
 
 
 def embed(points: Tensor) -> Tensor:
-    """Points with the same distances in no more dimensions than there are points.
+    """Points with the same distances, in float64 and in no more dimensions than there are points.
 
     The triangular factor R of X = RᵀQᵀ is the Cholesky factor of the Gram matrix XXᵀ = RᵀR, found without
     forming it, which would halve the digits.
     """
-    centred = points - points.mean(0)
+    # The mean as rounded as the points are: distances stay, whatever is subtracted.
+    centred = points.to(torch.float64, copy=True).sub_(points.mean(0))
     few, many = centred.shape
     return centred if many <= few else torch.linalg.qr(centred.T, mode="r").R.T
 

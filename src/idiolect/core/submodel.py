@@ -13,7 +13,6 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.func import vmap
 
 from idiolect.core import rng
 from idiolect.core.tree import Params
@@ -82,15 +81,18 @@ class Chain:
                 )
 
     def units(self, ratio: Tensor, selection: Selection, offset: Tensor | int, key: Tensor) -> Units:
-        """The kept units of one client: `offset` moves a rolling window, `key` draws a random set."""
+        """The kept units: `offset` moves a rolling window, `key` draws a random set.
+
+        Of one client, or of each of a stack of clients if `ratio` and `key` are stacked.
+        """
         kept = []
         for depth, size in enumerate(self.hidden):
             place = torch.arange(size)
             if selection == "rolling":
                 place = (place - offset) % size
             elif selection == "random":
-                place = rng.permute(place, torch.tensor(size), rng.fold(key, depth))
-            kept.append(place < torch.floor(ratio * size + _ROUNDING))
+                place = rng.ranks(rng.fold(key, depth), size)
+            kept.append(place < torch.floor(ratio[..., None] * size + _ROUNDING))
         return tuple(kept)
 
     def first_units(self, ratio: Tensor) -> Units:
@@ -172,16 +174,15 @@ def fit(mask: Tensor, value: Tensor) -> Tensor:
 def held_bits(params: Params, ratios: Tensor) -> Tensor:
     """The bits of the sub-model of each capacity, int64[m]; how many units are kept, not which, counts."""
     chain = Chain.of(params)
-
-    def bits(ratio: Tensor) -> Tensor:
-        masks = chain.masks(chain.first_units(ratio))
-        counts = [
-            masks[name].sum() * (value.numel() // masks[name].numel()) * value.element_size() * 8
-            for name, value in params.items()
-        ]
-        return torch.stack(counts).sum()
-
-    return vmap(bits)(ratios)
+    kept = [units.sum(-1) for units in chain.first_units(ratios)]
+    total = torch.zeros_like(ratios, dtype=torch.int64)
+    for depth, layer in enumerate(chain.layers):
+        weight = params[layer.weight]
+        outputs = kept[depth] if depth < len(kept) else layer.units
+        inputs = kept[depth - 1] * layer.fan if depth else weight.shape[1]
+        values = inputs * weight.shape[2:].numel() + (1 if layer.bias else 0)  # for each unit
+        total += outputs * values * weight.element_size() * 8
+    return total
 
 
 def client_ratios(capacities: tuple[float, ...], ids: Tensor) -> Tensor:

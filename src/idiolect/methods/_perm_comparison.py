@@ -122,7 +122,7 @@ class GradientExchange(Exchange):
 
     def _units(self, chain: Chain, ids: Tensor) -> tuple[Tensor, ...]:
         assert self.model_sizes is not None
-        return vmap(chain.first_units)(client_ratios(self.model_sizes.capacities, ids))
+        return chain.first_units(client_ratios(self.model_sizes.capacities, ids))
 
     def _bits(self, message: Down | Up, values: Params, ids: Tensor) -> Bits:
         bits = plain_bits(message, len(ids), stacked=True)

@@ -118,9 +118,5 @@ class SubmodelTraining(Exchange):
 
     def _units(self, server: Any, ids: Tensor) -> Units:
         """The kept units of some clients in this round, stacked: a pure function of the server's state."""
-        chain, offset = Chain.of(server.w), server.round * self.roll
-
-        def choose(ratio: Tensor, key: Tensor) -> Units:
-            return chain.units(ratio, self.selection, offset, key)
-
-        return vmap(choose)(client_ratios(self.capacities, ids), rng.fold(server.key, server.round, ids))
+        ratios, keys = client_ratios(self.capacities, ids), rng.fold(server.key, server.round, ids)
+        return Chain.of(server.w).units(ratios, self.selection, server.round * self.roll, keys)
