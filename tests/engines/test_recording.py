@@ -299,3 +299,27 @@ def full_passes(case: str) -> list[str]:
 )
 def test_updates_are_made_in_few_passes(case: str, operations: list[str]) -> None:
     assert full_passes(case) == operations
+
+
+def loss_of_a_small_network(w: list[Tensor], x: Tensor) -> Tensor:
+    """A convolution, which has several results, pooled; then a linear layer."""
+    kernel, weight = w
+    pooled = torch.nn.functional.max_pool2d(torch.nn.functional.conv2d(x, kernel), 2)
+    return torch.nn.functional.linear(pooled.flatten(1), weight).square().sum()
+
+
+def test_loss_and_gradient_of_a_client_alone_share_the_forward_pass() -> None:
+    def step(a: Arguments) -> list[Tensor]:
+        *w, _ = a.changing
+        slopes = torch.func.grad(loss_of_a_small_network)(w, *a.drawn)
+        moved = [v - RATE * slope for v, slope in zip(w, slopes, strict=True)]
+        return [*moved, loss_of_a_small_network(w, *a.drawn)]
+
+    start = [numbers(1, 2, 1, 2, 2), numbers(2, 3, 8), torch.tensor(0.0, dtype=torch.float64)]
+    arguments = Arguments(start, [], [numbers(3, ROWS, 1, 5, 5)], torch.tensor(0))
+    expected = step(arguments)
+    recording = record(step, arguments)
+    code = recording.first.__self__.code  # type: ignore[attr-defined]
+    assert code.count("aten.convolution.default") == 1
+    assert code.count("aten.addmm_.default") == 1  # the linear layer's update, with no pass besides
+    torch.testing.assert_close(recording.first(*arguments.flat()), expected, rtol=1e-12, atol=1e-13)

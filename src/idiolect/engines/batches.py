@@ -37,19 +37,19 @@ class Batches:
         return int(self.steps(work, torch.arange(len(self.federation))).max())
 
     def draw(self, ids: Tensor, round_number: int, calls: int) -> Tensor:
-        """Row numbers int64[calls, clients, width] of all calls of a round."""
-        position = torch.arange(self.width)
-        call = torch.arange(calls)[:, None, None]
-        sizes = self.federation.train.sizes[ids][:, None]
-        stream = call * self.batch_sizes[ids][:, None] + position
-        key = rng.key(self.seed, "batches", ids[:, None], round_number)
+        """Row numbers int64[calls, clients, width] of all calls of a round; for one client [calls, width]."""
+        clients = ids[..., None]
+        sizes = self.federation.train.sizes[clients]
+        call = torch.arange(calls).reshape(-1, *(1 for _ in clients.shape))
+        stream = call * self.batch_sizes[clients] + torch.arange(self.width)
+        key = rng.key(self.seed, "batches", clients, round_number)
         epoch = stream // sizes
         # Within one epoch a client has one key for all its positions, which saves half of the hashing.
         place = rng.permute(stream % sizes, sizes, rng.fold(key, epoch if epoch.any() else 0))
-        return self.federation.train.index[self.federation.train.offsets[ids][:, None] + place]
+        return self.federation.train.index[self.federation.train.offsets[clients] + place]
 
     def weights(self, ids: Tensor) -> Tensor:
-        """The weight of each row of a client's batches, [clients, width]: 1/b, and 0 where it only pads."""
+        """The weight of each row of a client's batches, [.., width]: 1/b, and 0 where it only pads."""
         return _row_weights(self.batch_sizes[ids], self.width, self.federation)
 
     def gather(self, rows: Tensor, weights: Tensor) -> Batch:
@@ -75,5 +75,5 @@ def _take(flat: Tensor, rows: Tensor) -> Tensor:
 def _row_weights(sizes: Tensor, width: int, federation: Federation) -> Tensor:
     real = federation.inputs.is_floating_point()
     dtype = federation.inputs.dtype if real else torch.get_default_dtype()
-    counted = torch.arange(width) < sizes[:, None]
-    return (counted / sizes.clamp_min(1)[:, None].to(torch.float64)).to(dtype)
+    counted = torch.arange(width) < sizes[..., None]
+    return (counted / sizes.clamp_min(1)[..., None].to(torch.float64)).to(dtype)

@@ -1,5 +1,6 @@
 """Recorded steps without what need not be computed, or not in every step. Values stay the same."""
 
+import operator
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ aten = torch.ops.aten
 
 # Operations that return their first argument when the shape stays the same.
 _RESHAPES = {aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.unsqueeze.default}
+_TRANSPOSITIONS = {aten.transpose.int, aten.t.default}
 # Whether the step's number passes the test "<operation> 0": in the first step, in later ones.
 _STEP_TESTS = {aten.eq.Scalar: (True, False), aten.ne.Scalar: (False, True), aten.gt.Scalar: (False, True)}
 
@@ -48,7 +50,7 @@ def _same_as(node: Node, ones: set[Node]) -> Node | None:
         factors = {source, *rest}
         others = [factor for factor in factors if factor not in ones]
         return others[0] if len(others) < len(factors) and others and is_like(others[0], node) else None
-    if node.target is source.target is aten.transpose.int and {*rest} == {*source.args[1:]}:
+    if node.target is source.target and node.target in _TRANSPOSITIONS and {*rest} == {*source.args[1:]}:
         return source.args[0]  # type: ignore[return-value]
     return None
 
@@ -88,6 +90,8 @@ def split_off_shared(graph: Graph, fixed: Sequence[Node]) -> Graph:
 
 def is_pure(node: Node) -> bool:
     """Whether a node is an operation that changes none of its arguments and gives the same each time."""
+    if node.target is operator.getitem:  # of several results
+        return True
     schema: Any = getattr(node.target, "_schema", None)
     if schema is None or schema.is_mutable:
         return False

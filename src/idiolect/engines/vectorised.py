@@ -86,11 +86,17 @@ class Vectorised:
         """Apply a pure function to every client; the results are stacked."""
         setting, results = self.setting, []
         clock = Clock(torch.tensor(round_number), torch.tensor(0), 0)
+
+        def one(client: ClientState, seat: Seat) -> Any:
+            return look(client, self._site(seat, clock))
+
         for places in self._chunks(torch.zeros_like(ids)):
-            chosen = ids[places]
-            seat = self._seat(chosen, torch.zeros_like(chosen), round_number, part)
-            call = vmap(lambda client, seat: look(client, self._site(seat, clock)))
-            results.append(call(setting.states(chosen), seat))
+            client = setting.states(ids[places])
+            seat = self._seat(ids[places], torch.zeros_like(places), round_number, part)
+            if alone := len(places) == 1:
+                client, seat = self._without_axis(client, seat)
+            result = _over_clients(one, (0, 0), alone=alone)(client, seat)
+            results.append(tree.repeat(result, 1) if alone else result)
         return tree.concatenate(results)
 
     def _chunks(self, steps: Tensor) -> Iterator[Tensor]:
@@ -114,6 +120,11 @@ class Vectorised:
         data = setting.federation.train if exchange.sees_all_rows else None
         seat = self._seat(part.ids, part.steps, round_number, data)
 
+        alone = len(part) == 1
+        own_down = tree.row(down, 0) if alone and exchange.personal_down else down
+        if alone:
+            client, seat = self._without_axis(client, seat)
+
         def begin(client: ClientState, down: Message, seat: Seat) -> Any:
             return exchange.begin(client, down, self._site(seat, clock))
 
@@ -121,11 +132,12 @@ class Vectorised:
             at_end = clock._replace(step=seat.steps)
             return exchange.finish(work, client, down, self._site(seat, at_end))
 
-        work = vmap(begin, in_dims=(0, down_axis, 0))(client, down, seat)
+        work = _over_clients(begin, (0, down_axis, 0), alone=alone)(client, own_down, seat)
         if exchange.local_steps:
-            work = self._steps(exchange, work, client, down, seat._replace(rows=()), clock)
-        client, up = vmap(finish, in_dims=(0, 0, down_axis, 0))(work, client, down, seat)
-        client, up = _first(count, (client, up))
+            work = self._steps(exchange, work, client, own_down, seat._replace(rows=()), clock)
+        over = _over_clients(finish, (0, 0, down_axis, 0), alone=alone)
+        client, up = over(work, client, own_down, seat)
+        client, up = tree.repeat((client, up), 1) if alone else _first(count, (client, up))
         setting.store.put(part.ids[:count], client)
         return _first(count, down) if exchange.personal_down else down, up
 
@@ -136,11 +148,6 @@ class Vectorised:
         batches, most, per_step = self.setting.batches, int(seat.steps.max()), exchange.batches_per_step
         draws = batches.draw(seat.client, int(clock.round), most * per_step)
         weights = batches.weights(seat.client)
-        alone = len(seat.client) == 1
-        if alone:  # without the axis of clients: a stack of one would go through slower operations
-            work, client, seat, weights = tree.row((work, client, seat, weights), 0)
-            down = tree.row(down, 0) if exchange.personal_down else down
-            draws = draws[:, 0]
         # A recorded step overwrites what changes, so that needs memory of its own.
         changing, work_structure = pytree.tree_flatten(work)
         changing = [leaf.clone(memory_format=torch.contiguous_format) for leaf in changing]
@@ -157,8 +164,12 @@ class Vectorised:
                 shared = recording.share(*fixed)
             replay = recording.first if step == 0 else recording.later
             changing = replay(*arguments.flat(), *shared)
-        work = pytree.tree_unflatten(changing, work_structure)
-        return tree.map_tree(lambda leaf: leaf[None], work) if alone else work
+        return pytree.tree_unflatten(changing, work_structure)
+
+    def _without_axis(self, client: ClientState, seat: Seat) -> tuple[ClientState, Seat]:
+        """The only client of a stack: a stack of one would go through slower operations."""
+        client, seat = tree.row((client, seat), 0)
+        return client, seat._replace(rows=self._laid_out(seat.rows)) if isinstance(seat.rows, Batch) else seat
 
     def _laid_out(self, batch: Batch) -> Batch:
         """The batch in the memory layout that the model's layers prefer."""
@@ -207,10 +218,8 @@ class Vectorised:
             moved = exchange.step(work, client, down, batches, site)
             return tree.where(step < seat.steps, moved, work) if masked else moved
 
-        if alone:
-            return one
         down_axis = 0 if exchange.personal_down else None
-        return vmap(one, in_dims=(0, 0, down_axis, 0, 0, None, None))
+        return _over_clients(one, (0, 0, down_axis, 0, 0, None, None), alone=alone)
 
     def _seat(self, ids: Tensor, steps: Tensor, round_number: int, data: Rows | None) -> Seat:
         setting = self.setting
@@ -266,6 +275,13 @@ def padded_size(count: int) -> int:
     bits = 3 if count < 32 else 5
     grain = 1 << max(count.bit_length() - bits, 0)
     return -(-count // grain) * grain
+
+
+def _over_clients(
+    function: Callable[..., Any], axes: tuple[int | None, ...], *, alone: bool
+) -> Callable[..., Any]:
+    """A function of one client, for a stack of them, or for one that comes without the axis of clients."""
+    return function if alone else vmap(function, in_dims=axes)
 
 
 def _first(count: int, stacked: Any) -> Any:
