@@ -209,14 +209,13 @@ class Round(Exchange):
     def step(
         self, work: Params, client: Client, down: Down, batches: tuple[Batch, ...], site: Site
     ) -> Params:
-        """C2: x <- x - η (∇f_k(x; ξ) + λ (U ⊙ x - V))."""
+        """C2: x <- x - η (∇f_k(x; ξ) + λ (U ⊙ x - V)), as (1 - ηλU) ⊙ x + ηλV - η∇f_k(x; ξ): fewer passes."""
+        rate = site.rate(self.method.learning_rate)
         gradient = site.objective.gradient(work, batches[0])
         if isinstance(down.fisher, Terms):
-            strength = self.method.elasticity
-            gradient = tree.map_tree(
-                lambda g, x, u, v: g + strength * (u * x - v), gradient, work, *down.fisher
-            )
-        return tree.step(work, site.rate(self.method.learning_rate), gradient)
+            pull = rate * self.method.elasticity
+            work = tree.map_tree(lambda x, u, v: (1 - pull * u) * x + pull * v, work, *down.fisher)
+        return tree.step(work, rate, gradient)
 
     def finish(self, work: Params, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
         """C4, C5: keep ω, not x, for the next round; x is the localized model."""
