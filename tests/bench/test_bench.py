@@ -10,7 +10,7 @@ from idiolect import models
 from idiolect.bench import run_bench
 from idiolect.bench.measure import interleaved_seconds, ratio
 from idiolect.bench.plain_loop import PlainLoop
-from idiolect.bench.run import noise, work_of_a_round
+from idiolect.bench.run import noise, simulate, work_of_a_round
 from idiolect.data.federation import Federation
 from idiolect.methods.apfl import APFL
 from idiolect.methods.fedavg import FedAvg
@@ -38,7 +38,9 @@ def test_the_plain_loop_is_fedavg() -> None:
 def test_work_is_counted() -> None:
     """A row of a 5-4-10 perceptron: its 60 weights forward, 60 backward, and 40 back to the hidden units."""
     data = noise((5,), clients=2, rows=6)
-    fedavg, apfl = (work_of_a_round(method(local_steps=3), small, data) for method in (FedAvg, APFL))
+    fedavg, apfl = (
+        work_of_a_round(simulate(method(local_steps=3), small, data)) for method in (FedAvg, APFL)
+    )
     assert fedavg.gradients == 3
     gradients, mean = 2 * 3 * 6 * 2 * (60 + 60 + 40), 2 * 2 * (60 + 14)
     assert fedavg.operations == gradients + mean
@@ -64,4 +66,5 @@ def test_all_keys_are_there() -> None:
     for key in ("fedavg_linear", "fedavg_mlp", "fedavg_cnn", "apfl_mlp_over_fedavg"):
         assert result[key] > 0
     assert [row["clients"] for row in result["scaling"]] == [2, 4]
-    assert result["method_costs"]["apfl"]["gradients"] == 4
+    for costs in (result["method_costs"], result["method_costs_cnn"]):
+        assert costs["apfl"]["gradients"] == 4

@@ -13,7 +13,6 @@ from idiolect.errors import UserError
 from idiolect.methods.catalogue import METHODS, find_method
 from idiolect.store.memory import MemoryStore
 from idiolect.testing.checks import simulate
-from idiolect.testing.problems import small_network, uneven_classification
 
 
 def after_three_rounds(method: Method, *, forgetful: bool) -> dict[str, torch.Tensor]:
@@ -39,7 +38,7 @@ def test_a_method_is_stateful_iff_forgetting_changes_something(kind: type[Method
 def test_gradients_of_a_step_are_counted(kind: type[Method]) -> None:
     method: Any = kind()
     steps = getattr(method, "local_steps", 1) or 1
-    counted = work_of_a_round(method, lambda _: small_network(), uneven_classification()).gradients
+    counted = work_of_a_round(simulate(method)).gradients
     # Methods that ask only some clients take fewer on average.
     assert math.ceil(counted / steps) == kind.gradients_per_step
 
