@@ -176,6 +176,20 @@ def of_the_first_step(a: Arguments) -> list[Tensor]:
     return [torch.where(a.step == 0, moved, w) * torch.where(a.step > 0, w, moved)]
 
 
+def followed_for_a_while(a: Arguments) -> list[Tensor]:
+    w, snapshot = a.changing
+    moved = w - RATE * gradient(w, *a.drawn)
+    return [moved, torch.where(a.step < 2, moved, snapshot)]
+
+
+def followed_and_read(a: Arguments) -> list[Tensor]:
+    """The old value is read once more after the choice."""
+    w, snapshot = a.changing
+    moved = w - RATE * gradient(w, *a.drawn)
+    chosen = torch.where(a.step < 2, moved, snapshot)
+    return [moved + 0.1 * snapshot, chosen]
+
+
 def counted(a: Arguments) -> list[Tensor]:
     """Integers are subtracted as integers."""
     count, w = a.changing
@@ -204,6 +218,8 @@ CASES: dict[str, tuple[Step, list[Tensor]]] = {
         (transposed_view, 1),
         (self_product, 1),
         (of_the_first_step, 1),
+        (followed_for_a_while, 2),
+        (followed_and_read, 2),
     ]
 } | {
     "counted": (counted, [torch.arange(CLIENTS) + 5, *models(1)]),
@@ -279,7 +295,7 @@ def full_passes(case: str) -> list[str]:
     graph = record(step, arguments).later.__self__.graph  # type: ignore[attr-defined]
     sizes = {node: getattr(node.meta.get("tensor_meta"), "shape", None) for node in graph.nodes}
     return sorted(
-        node.target.overloadpacket.__name__
+        getattr(node.target, "overloadpacket", node.target).__name__
         for node, size in sizes.items()
         if node.op == "call_function" and size == (CLIENTS, OUTPUTS, INPUTS)
     )
@@ -295,6 +311,7 @@ def full_passes(case: str) -> list[str]:
         ("two_parts_with_one_gradient", ["add", "baddbmm_", "baddbmm_"]),
         ("inner_steps", ["add", "add_", *["baddbmm_"] * 3, *["lerp_"] * 3]),
         ("pulled_and_corrected", ["add_", "baddbmm_", "lerp_"]),
+        ("followed_for_a_while", ["baddbmm_", "replace_if"]),
     ],
 )
 def test_updates_are_made_in_few_passes(case: str, operations: list[str]) -> None:

@@ -125,15 +125,17 @@ def scale(clients: int, local_steps: int) -> dict[str, float | None]:
 def method_costs(
     federation: Federation, model: ModelFactory, local_steps: int, repeats: int
 ) -> dict[str, dict[str, float]]:
-    """A round of every method over a round of FedAvg: its time, and the work that its definition asks for."""
+    """A round of every method over a round of FedAvg: its time, and the work that its definition asks for.
+
+    It is always the same round: some methods ask other clients, or do something else, in the next one.
+    """
     fedavg = FedAvg(local_steps=local_steps)
     least = work_of_a_round(simulate(fedavg, model, federation))
     costs = {}
     for kind in METHODS:
-        ours = simulate(_with_local_steps(kind, local_steps), model, federation)
-        rounds = {"ours": ours.advance, "fedavg": simulate(fedavg, model, federation).advance}
-        # Methods that choose their clients see chunks of several sizes, each to be recorded once.
-        seconds = interleaved_seconds(rounds, repeats, warm_up=4)
+        ours = simulate(_with_local_steps(kind, local_steps), model, federation).play(4)
+        theirs = simulate(fedavg, model, federation)
+        seconds = interleaved_seconds({"ours": _next_round(ours), "fedavg": _next_round(theirs)}, repeats)
         work = work_of_a_round(ours)
         costs[kind.name] = {
             "over_fedavg": ratio(seconds["ours"], seconds["fedavg"]),
@@ -147,6 +149,17 @@ def cnn_costs(clients: int, local_steps: int, repeats: int) -> dict[str, dict[st
     """The same with a model whose gradients, not the passes over its parameters, take the time."""
     images = noise((3, 32, 32), clients, rows=local_steps * BATCH_SIZE)
     return method_costs(images, small_cnn, local_steps, repeats)
+
+
+def _next_round(simulation: Simulation) -> Callable[[], object]:
+    """Plays the next round each time that it is called; the simulation stays before it."""
+    server, number = simulation.server, simulation.round
+
+    def play() -> None:
+        simulation.advance()
+        simulation.server, simulation.round = server, number
+
+    return play
 
 
 class Work(NamedTuple):

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from torch.fx import Graph, Node
 
 from idiolect.engines.tidying import dtype, is_like, shape
@@ -91,6 +92,10 @@ def overwrite_what_is_used_up(graph: Graph, changing: Sequence[Node]) -> None:
 
     overwriting = {}
     for node in graph.nodes:
+        if node.target is aten.where.self and shape(node.args[0]).numel() == 1:
+            condition, new, old = node.args
+            if is_like(new, node) and is_used_up(old, node):
+                overwriting[node], node.args = replace_if, (old, condition, new)
         if node.target not in _IN_PLACE:
             continue
         if node.target in _COMMUTATIVE and not node.kwargs and is_used_up(node.args[1], node):
@@ -99,6 +104,11 @@ def overwrite_what_is_used_up(graph: Graph, changing: Sequence[Node]) -> None:
             overwriting[node] = _IN_PLACE[node.target]
     for node, target in overwriting.items():
         node.target = target
+
+
+def replace_if(old: Tensor, condition: Tensor, new: Tensor) -> Tensor:
+    """where(condition, new, old) for a single condition, in old's memory: no pass at all if it is not met."""
+    return old.copy_(new) if condition else old
 
 
 def _postpone(node: Node, user: Node) -> None:
