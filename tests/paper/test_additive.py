@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from idiolect.core.schedule import InverseTime
 from idiolect.data.quadratics import quadratic_line, quadratic_pair, quadratics
 from idiolect.methods.additive import Additive
 from idiolect.methods.fedavg import FedAvg
@@ -22,8 +23,8 @@ EXACT = 1e-12
 pytestmark = pytest.mark.parametrize("engine", ENGINES)
 
 
-def transcription(problem, rounds, *, eta, alpha, beta, steps):
-    """Spec 2.5 and 2.6, literally."""
+def transcription(problem, rounds, *, eta, own, beta, steps):
+    """Spec 2.5 and 2.6, literally; the personal rate αη is a function of the time."""
     w = problem.start()
     theta = [np.zeros_like(w) for _ in range(problem.clients)]
     local = [w + 0 for _ in range(problem.clients)]
@@ -40,7 +41,7 @@ def transcription(problem, rounds, *, eta, alpha, beta, steps):
             for m in asked:
                 sums[m].append(w_m[m] + theta[m])
                 g = problem.gradient(w_m[m] + theta[m], problem.batch(m, r, k))
-                theta[m] = theta[m] - alpha * eta * g
+                theta[m] = theta[m] - own(r * steps + k) * g
                 w_m[m] = w_m[m] - eta * g
         for m in asked:
             local[m] = w_m[m] + theta[m]
@@ -57,25 +58,36 @@ def transcription(problem, rounds, *, eta, alpha, beta, steps):
     }
 
 
+PERSONAL_RATES = {
+    "constant": (0.14, lambda t: 0.14),
+    "decaying": (InverseTime(0.3, 0.5), lambda t: 0.3 / (1 + 0.5 * t)),
+}
+
+
+@pytest.mark.parametrize("personal_rate", PERSONAL_RATES)
 @pytest.mark.parametrize("output", ["last", "average", "local_average"])
-def test_additive_matches_the_transcription(engine, output):
+@pytest.mark.parametrize("logged", [False, True])
+def test_additive_matches_the_transcription(engine, output, personal_rate, logged):
     problem = Softmax()
+    rate, own = PERSONAL_RATES[personal_rate]
     method = Additive(
         learning_rate=0.2,
-        personal_rate=0.14,
+        personal_rate=rate,
         outer_step=1.3,
         local_steps=4,
         output=output,
-        log_consensus_error=True,
+        log_consensus_error=logged,
     )
     simulation = problem.simulate(method, engine)
-    consensus = np.array([simulation.advance().info["consensus_error"].numpy() for _ in range(6)])
-    expected = transcription(problem, 6, eta=0.2, alpha=0.7, beta=1.3, steps=4)
+    info = [simulation.advance().info for _ in range(6)]
+    expected = transcription(problem, 6, eta=0.2, own=own, beta=1.3, steps=4)
     models = simulation.predictors()
     assert close(vector(simulation.server.w), expected["w"])
     assert close(vector(models["localized"]), expected["localized"])
     assert close(vector(models["personal"]), expected[output])
-    assert np.abs(consensus - expected["consensus"]).max() <= 1e-9 * expected["consensus"].max()
+    if logged:
+        consensus = np.array([of_round["consensus_error"].numpy() for of_round in info])
+        assert np.abs(consensus - expected["consensus"]).max() <= 1e-9 * expected["consensus"].max()
 
 
 def test_ad1_no_personal_rate_is_local_sgd_with_an_outer_step(engine):
@@ -136,9 +148,16 @@ def test_ad6_one_step_moves_by_the_mean_gradient_and_alpha_times_the_own(engine)
     assert close(vector(simulation.predictors()["personal"]), v, EXACT)
 
 
-def test_ad7_one_model_and_one_division_give_the_same(engine):
+@pytest.mark.parametrize("both_are_followed", [True, False])
+def test_ad7_one_model_and_one_division_give_the_same(engine, both_are_followed):
     problem, eta, alpha, beta, steps = Softmax(), 0.2, 0.6, 1.3, 4
-    method = Additive(lr=eta, personal_rate=alpha * eta, outer_step=beta, local_steps=steps)
+    method = Additive(
+        lr=eta,
+        personal_rate=alpha * eta,
+        outer_step=beta,
+        local_steps=steps,
+        log_consensus_error=both_are_followed,
+    )
     simulation = problem.simulate(method, engine)
     w = problem.start()
     theta = np.zeros((problem.clients, len(w)))

@@ -68,10 +68,10 @@ class Up(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Changes with every local step: the sum v = w_m + θ_m, which has one gradient for both, and w_m."""
+    """Changes with every local step: the sum v = w_m + θ_m, and w_m where v does not tell its moves."""
 
     v: Params
-    w: Params
+    w: Params | tuple[()]
     own_average: Average | tuple[()]
     shared_average: Average | tuple[()]
     path: Path | tuple[()]
@@ -127,6 +127,21 @@ class Additive(Method, Exchange):
         alpha = personal / shared if shared > 0 else math.inf
         return self.outer_step if self.allow_unstable else min(self.outer_step, 2 + alpha)
 
+    @property
+    def _shared_part(self) -> float | None:
+        """η_w / (η_w + η_θ) = 1 / (1 + α), the part of v's moves that is w_m's, if it is always the same."""
+        shared, personal = self.learning_rate, self._personal_rate
+        if shared == personal:
+            return 0.5
+        if isinstance(shared, Constant) and isinstance(personal, Constant):
+            return shared.initial / (shared.initial + personal.initial)
+        return None
+
+    @property
+    def _follows_w(self) -> bool:
+        """Whether w_m is needed in every step; one update less saves a pass over the parameters."""
+        return self._shared_part is None or self.output != "last" or self.log_consensus_error
+
     def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
         """w^0."""
         return Server(params, self._empty_average(params))
@@ -146,11 +161,16 @@ class Additive(Method, Exchange):
         if isinstance(own, Average) and self.output == "average":
             own = own.caught_up(client.theta, torch.as_tensor(site.clock.time))  # it stood still meanwhile
         path = Path.empty(down.w, site.clock.local_steps) if self.log_consensus_error else ()
-        return Work(tree.add(down.w, client.theta), down.w, own, self._empty_average(down.w), path)
+        w = down.w if self._follows_w else ()
+        return Work(tree.add(down.w, client.theta), w, own, self._empty_average(down.w), path)
 
     def step(self, work: Work, client: Client, down: Down, batches: tuple[Batch, ...], site: Site) -> Work:
         """C1: both parts move along the one gradient at their sum, and so does the sum."""
         gradient = site.objective.gradient(work.v, batches[0])
+        rate, own_rate = site.rate(self.learning_rate), site.rate(self._personal_rate)
+        v = tree.step(work.v, rate + own_rate, gradient)
+        if not isinstance(work.w, dict):
+            return work._replace(v=v)
         own, shared, path = work.own_average, work.shared_average, work.path
         if isinstance(own, Average):
             own = own.plus(work.v if self.output == "local_average" else tree.subtract(work.v, work.w), 1)
@@ -158,12 +178,16 @@ class Additive(Method, Exchange):
             shared = shared.plus(work.w, 1)
         if isinstance(path, Path):
             path = path.at(site.clock.step, tree.subtract(work.w, down.w))
-        rate, own_rate = site.rate(self.learning_rate), site.rate(self._personal_rate)
-        w, v = tree.step(work.w, rate, gradient), tree.step(work.v, rate + own_rate, gradient)
-        return Work(v, w, own, shared, path)
+        return Work(v, tree.step(work.w, rate, gradient), own, shared, path)
 
     def finish(self, work: Work, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
-        """C2: keep θ_m = v - w_m, send w_m - w."""
+        """C2: keep θ_m and w_m, which make v; send w_m - w."""
+        if not isinstance(work.w, dict):
+            assert self._shared_part is not None
+            moved = tree.subtract(work.v, tree.add(down.w, client.theta))
+            delta = tree.scale(moved, self._shared_part)
+            theta = tree.step(client.theta, self._shared_part - 1, moved)
+            return Client(theta, tree.subtract(work.v, theta), ()), Up(delta, (), ())
         delta = tree.subtract(work.w, down.w)
         shared, path = work.shared_average, work.path
         if isinstance(shared, Average):
