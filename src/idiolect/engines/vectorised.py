@@ -5,7 +5,7 @@ step is recorded as a flat graph of tensor operations on its first use for a sha
 transforms' bookkeeping, which for small models costs more than the arithmetic (see docs/performance.md).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +25,7 @@ from idiolect.engines.recording import Arguments, Recording, Recordings, record
 
 CHUNK_BYTES = 16 * 2**20  # parameters of one chunk: about what stays in the cache over a round
 MOST_CLIENTS = 256  # in a chunk, however small the model
+DRAWN_TOGETHER = 16  # clients whose batches are drawn at once, at least: it takes as long for one
 
 
 class Seat(NamedTuple):
@@ -68,9 +69,10 @@ class Vectorised:
         traffic = Traffic(len(cohort))
         arrived = cohort.select(cohort.replied)
         replies = _Replies(weights)
-        for places in self._chunks(cohort.steps):
+        chunks = self._chunks(cohort.steps)
+        for places, drawn in zip(chunks, self._draw(exchange, cohort, chunks, round_number), strict=True):
             part = cohort.select(places)
-            down, up = self._work(exchange, server, part, round_number)
+            down, up = self._work(exchange, server, part, drawn, round_number)
             traffic.record(traffic.down, places, exchange.down_bits(server, down, part.ids))
             if not part.replied.any():
                 continue
@@ -99,19 +101,32 @@ class Vectorised:
             results.append(tree.repeat(result, 1) if alone else result)
         return tree.concatenate(results)
 
-    def _chunks(self, steps: Tensor) -> Iterator[Tensor]:
+    def _chunks(self, steps: Tensor) -> Sequence[Tensor]:
         """Places of the clients of each chunk; clients with similar work share one."""
         order = steps.argsort(stable=True)
         pieces = -(-len(order) // self.chunk)
-        return iter(order.tensor_split(pieces)) if pieces else iter(())
+        return order.tensor_split(pieces) if pieces else ()
+
+    def _draw(
+        self, exchange: Exchange, cohort: Cohort, chunks: Sequence[Tensor], round_number: int
+    ) -> Iterator[Tensor]:
+        """The rows of all steps of each chunk, int64[calls, clients, width]."""
+        together = -(-DRAWN_TOGETHER // self.chunk)
+        for start in range(0, len(chunks), together):
+            group = chunks[start : start + together]
+            part = cohort.select(torch.cat(tuple(group)))
+            calls = int(part.steps.max()) * exchange.batches_per_step
+            drawn = self.setting.batches.draw(part.ids, round_number, calls)
+            yield from drawn.split([len(places) for places in group], dim=1)
 
     def _work(
-        self, exchange: Exchange, server: ServerState, part: Cohort, round_number: int
+        self, exchange: Exchange, server: ServerState, part: Cohort, drawn: Tensor, round_number: int
     ) -> tuple[Message, Message]:
         """The local work of one chunk: new states are stored, the messages returned."""
         setting, count = self.setting, len(part)
         # Padding: the last client once more. What its doubles do is thrown away.
-        part = part.select(torch.arange(padded_size(count)).clamp_max(count - 1))
+        padded = torch.arange(padded_size(count)).clamp_max(count - 1)
+        part, drawn = part.select(padded), drawn[:, padded]
         clock = Clock(torch.tensor(round_number), torch.tensor(0), setting.clock_steps(exchange))
         down = exchange.down(server, part.ids)
         down_axis = 0 if exchange.personal_down else None
@@ -124,6 +139,7 @@ class Vectorised:
         own_down = tree.row(down, 0) if alone and exchange.personal_down else down
         if alone:
             client, seat = self._without_axis(client, seat)
+            drawn = drawn[:, 0]
 
         def begin(client: ClientState, down: Message, seat: Seat) -> Any:
             return exchange.begin(client, down, self._site(seat, clock))
@@ -134,7 +150,7 @@ class Vectorised:
 
         work = _over_clients(begin, (0, down_axis, 0), alone=alone)(client, own_down, seat)
         if exchange.local_steps:
-            work = self._steps(exchange, work, client, own_down, seat._replace(rows=()), clock)
+            work = self._steps(exchange, work, client, own_down, seat._replace(rows=()), drawn, clock)
         over = _over_clients(finish, (0, 0, down_axis, 0), alone=alone)
         client, up = over(work, client, own_down, seat)
         client, up = tree.repeat((client, up), 1) if alone else _first(count, (client, up))
@@ -142,20 +158,26 @@ class Vectorised:
         return _first(count, down) if exchange.personal_down else down, up
 
     def _steps(
-        self, exchange: Exchange, work: Any, client: ClientState, down: Message, seat: Seat, clock: Clock
+        self,
+        exchange: Exchange,
+        work: Any,
+        client: ClientState,
+        down: Message,
+        seat: Seat,
+        rows: Tensor,
+        clock: Clock,
     ) -> Any:
         """All local steps of a chunk: a step is recorded on its first use for these shapes, then replayed."""
-        batches, most, per_step = self.setting.batches, int(seat.steps.max()), exchange.batches_per_step
-        draws = batches.draw(seat.client, int(clock.round), most * per_step)
+        batches, per_step = self.setting.batches, exchange.batches_per_step
         weights = batches.weights(seat.client)
         # A recorded step overwrites what changes, so that needs memory of its own.
         changing, work_structure = pytree.tree_flatten(work)
         changing = [leaf.clone(memory_format=torch.contiguous_format) for leaf in changing]
         fixed, fixed_structure = pytree.tree_flatten((client, down, seat, clock.round))
         shared: list[Tensor] = []
-        for step in range(most):
-            rows_of_calls = draws[step * per_step : (step + 1) * per_step]
-            drawn = [leaf for rows in rows_of_calls for leaf in self._laid_out(batches.gather(rows, weights))]
+        for step in range(int(seat.steps.max())):
+            calls = rows[step * per_step : (step + 1) * per_step]
+            drawn = [leaf for call in calls for leaf in self._laid_out(batches.gather(call, weights))]
             arguments = Arguments(changing, fixed, drawn, torch.tensor(step))
             if step == 0:
                 structures = (work_structure, fixed_structure)

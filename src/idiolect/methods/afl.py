@@ -94,9 +94,9 @@ class AFL(Method, Exchange):
         return Client(work.w), work
 
     def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
-        """Descent in w, ascent in q."""
-        changes = tree.subtract(replies.w, server.w)
-        w = tree.add(server.w, tree.weighted_sum(changes, server.shares[cohort.ids] / cohort.inclusion))
+        """Descent in w, by Σ p_i (w_i - w) = Σ p_i w_i - (Σ p_i) w with p_i = q_i / π_i; ascent in q."""
+        weights = server.shares[cohort.ids] / cohort.inclusion
+        w = tree.add(tree.scale(server.w, 1 - weights.sum()), tree.weighted_sum(replies.w, weights))
         rate = self.shares_rate(Clock(int(server.round), 0, self.local_steps))
         slope = torch.zeros_like(server.shares)
         slope[cohort.ids] = rate * replies.loss.double() / cohort.inclusion
