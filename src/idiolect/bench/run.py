@@ -46,7 +46,7 @@ def run_bench(
     mlp = speed_up(flat, models.mlp, local_steps, repeats)
     cnn = speed_up(images, small_cnn, local_steps, max(1, repeats // 3))
     costs = method_costs(flat.subset(range(min(20, clients))), models.mlp, local_steps, repeats)
-    costs_cnn = cnn_costs(min(5, clients), min(10, local_steps), max(1, repeats // 2))
+    costs_cnn = cnn_costs(min(5, clients), min(10, local_steps), (repeats + 1) // 2)
     apfl = apfl_cost(flat, local_steps, repeats)
     return {
         "fedavg_linear": linear["speed_up"],

@@ -191,7 +191,9 @@ class Vectorised:
     def _without_axis(self, client: ClientState, seat: Seat) -> tuple[ClientState, Seat]:
         """The only client of a stack: a stack of one would go through slower operations."""
         client, seat = tree.row((client, seat), 0)
-        return client, seat._replace(rows=self._laid_out(seat.rows)) if isinstance(seat.rows, Batch) else seat
+        if isinstance(seat.rows, Batch):
+            seat = seat._replace(rows=self._laid_out(seat.rows))
+        return client, seat
 
     def _laid_out(self, batch: Batch) -> Batch:
         """The batch in the memory layout that the model's layers prefer."""
