@@ -127,17 +127,22 @@ def read_positions(reader: BitReader, count: int, size: int) -> Mask:
 def position_bits(chosen: Mask) -> Integers:
     """The length of `write_positions` for every row of a matrix."""
     size = chosen.shape[1]
-    named = chosen ^ _names_the_rest(chosen.sum(axis=1, keepdims=True), size)
-    counts = named.sum(axis=1)
+    named = chosen ^ _names_the_rest(count_true(chosen), size)[:, None]
+    counts = count_true(named)
     parameters = rice_parameter(counts, size)
     positions = np.flatnonzero(named)
     gaps = np.diff(positions, prepend=-1) - 1
-    ends = np.cumsum(counts)
     rows = np.flatnonzero(counts)
-    first = (ends - counts)[rows]
+    first = (np.cumsum(counts) - counts)[rows]
     gaps[first] = positions[first] - rows * size  # a row's first gap starts at the row's own edge
-    high_parts = np.concatenate([[0], np.cumsum(gaps >> np.repeat(parameters, counts))])
-    return counts * (parameters + 1) + high_parts[ends] - high_parts[ends - counts]
+    bits = counts * (parameters + 1)
+    bits[rows] += np.add.reduceat(gaps >> np.repeat(parameters, counts), first)
+    return bits
+
+
+def count_true(mask: Mask) -> Integers:
+    """How often each row of a matrix is true; row by row, which is much faster than a sum over an axis."""
+    return np.array([np.count_nonzero(row) for row in mask], dtype=np.int64)
 
 
 def _names_the_rest(count: Integers | int, size: int) -> Mask:

@@ -20,6 +20,7 @@ from idiolect.codecs.bits import (
     Bits,
     Integers,
     Mask,
+    count_true,
     mismatch,
     position_bits,
     read_positions,
@@ -60,7 +61,7 @@ class SparseTernary(Codec):
         """The support, the signs and the magnitude."""
         sent = _is_sent(compressed)
         magnitude = compressed.itemsize * 8 - 1
-        return torch.from_numpy(_support_bits(sent, self.keep) + sent.sum(axis=1) + magnitude)
+        return torch.from_numpy(_support_bits(sent, self.keep) + count_true(sent) + magnitude)
 
     def write(self, compressed: Tensor) -> Bits:
         """The message of one vector with values in {-μ, 0, μ}."""
@@ -94,7 +95,7 @@ class TopK(Codec):
     def count_bits(self, compressed: Tensor) -> Tensor:
         """The support and the values."""
         sent = _is_sent(compressed)
-        return torch.from_numpy(_support_bits(sent, self.keep) + 32 * sent.sum(axis=1))
+        return torch.from_numpy(_support_bits(sent, self.keep) + 32 * count_true(sent))
 
     def write(self, compressed: Tensor) -> Bits:
         """The message of one vector with at most k entries that are not zero."""
@@ -124,14 +125,17 @@ class _LargestEntries(torch.autograd.Function):
     def forward(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
         entries = rows.cpu().numpy().reshape(-1, rows.shape[-1])
         largest = np.partition(entries, entries.shape[1] - count, axis=1)[:, -count:]
-        # The smallest of them decides: all above it are chosen, and of those equal to it the first ones.
-        thresholds = largest.min(axis=1, keepdims=True)
-        chosen = entries > thresholds
-        missing = count - chosen.sum(axis=1)
-        for row, choice, threshold, number in zip(entries, chosen, thresholds, missing, strict=True):
-            choice[np.flatnonzero(row == threshold)[:number]] = True
-        ones = torch.from_numpy(chosen).to(rows)  # torch multiplies numbers much faster than bools
-        return torch.from_numpy(largest).to(rows).reshape(*rows.shape[:-1], count), ones.reshape(rows.shape)
+        thresholds = largest[:, :1]  # the smallest of them
+        chosen = entries >= thresholds
+        for row, choice, threshold in zip(entries, chosen, thresholds, strict=True):
+            surplus = np.count_nonzero(choice) - count
+            if surplus > 0:
+                choice[np.flatnonzero(row == threshold)[-surplus:]] = False
+        ones = chosen.astype(entries.dtype)  # torch multiplies numbers much faster than bools
+        return (
+            torch.from_numpy(largest).to(rows.device).reshape(*rows.shape[:-1], count),
+            torch.from_numpy(ones).to(rows.device).reshape(rows.shape),
+        )
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, int], output: tuple[Tensor, Tensor]) -> None:
@@ -194,7 +198,7 @@ def _read_support(reader: BitReader, size: int, keep: float) -> Mask:
 def _support_bits(sent: Mask, keep: float) -> Integers:
     """The length of `_write_support` for every row of a mask."""
     k = kept_count(sent.shape[1], keep)
-    header: Integers = 1 + (sent.sum(axis=1) < k) * _count_width(k)
+    header: Integers = 1 + (count_true(sent) < k) * _count_width(k)
     return header + position_bits(sent)
 
 
