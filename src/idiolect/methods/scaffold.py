@@ -55,10 +55,9 @@ class Up(NamedTuple):
 
 
 class Work(NamedTuple):
-    """The local model, c - c_i, and the sum of the rates so far."""
+    """The local model, and the sum of the rates so far."""
 
     w: Params
-    correction: Params
     rates: Tensor
 
 
@@ -100,15 +99,15 @@ class Scaffold(Method, Exchange):
 
     def begin(self, client: Client, down: Down, site: Site) -> Work:
         """w_i <- w."""
-        correction = tree.subtract(down.c, client.c)
-        return Work(down.w, correction, torch.zeros_like(tree.scalar_of(down.w)))
+        return Work(down.w, torch.zeros_like(tree.scalar_of(down.w)))
 
     def step(self, work: Work, client: Client, down: Down, batches: tuple[Batch, ...], site: Site) -> Work:
         """w_i <- w_i - η (∇f_i(w_i; ξ) - c_i + c)."""
         rate = site.rate(self.learning_rate)
         gradient = site.objective.gradient(work.w, batches[0])
-        w = tree.step(tree.step(work.w, rate, work.correction), rate, gradient)
-        return Work(w, work.correction, work.rates + rate)
+        correction = tree.subtract(down.c, client.c)
+        w = tree.step(tree.step(work.w, rate, correction), rate, gradient)
+        return Work(w, work.rates + rate)
 
     def finish(self, work: Work, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
         """c_i⁺ by option I or II; send both moves."""
