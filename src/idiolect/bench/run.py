@@ -46,7 +46,7 @@ def run_bench(
     mlp = speed_up(flat, models.mlp, local_steps, repeats)
     cnn = speed_up(images, small_cnn, local_steps, max(1, repeats // 3))
     costs = method_costs(flat.subset(range(min(20, clients))), models.mlp, local_steps, repeats)
-    costs_cnn = cnn_costs(min(5, clients), min(10, local_steps), (repeats + 1) // 2)
+    costs_cnn = cnn_costs(min(5, clients), min(10, local_steps), repeats)
     apfl = apfl_cost(flat, local_steps, repeats)
     return {
         "fedavg_linear": linear["speed_up"],
@@ -133,7 +133,7 @@ def method_costs(
     least = work_of_a_round(simulate(fedavg, model, federation))
     costs = {}
     for kind in METHODS:
-        ours = simulate(_with_local_steps(kind, local_steps), model, federation).play(4)
+        ours = simulate(_with_local_steps(kind, local_steps), model, federation).play(1)
         theirs = simulate(fedavg, model, federation)
         seconds = interleaved_seconds({"ours": _next_round(ours), "fedavg": _next_round(theirs)}, repeats)
         work = work_of_a_round(ours)
