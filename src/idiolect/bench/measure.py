@@ -9,12 +9,11 @@ from pathlib import Path
 
 
 def interleaved_seconds(
-    contenders: Mapping[str, Callable[[], object]], repeats: int, warm_up: int = 1
+    contenders: Mapping[str, Callable[[], object]], repeats: int
 ) -> dict[str, list[float]]:
-    """The times of each contender, who take turns, after some runs that are not measured."""
+    """The times of each contender, who take turns, after a run that is not measured."""
     for play in contenders.values():
-        for _ in range(warm_up):
-            play()
+        play()
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(repeats):
         for name, play in contenders.items():

@@ -152,7 +152,7 @@ def cnn_costs(clients: int, local_steps: int, repeats: int) -> dict[str, dict[st
 
 
 def _next_round(simulation: Simulation) -> Callable[[], object]:
-    """Plays the next round each time that it is called; the simulation stays before it."""
+    """Plays the next round each time that it is called: the server stays before it (the clients do not)."""
     server, number = simulation.server, simulation.round
 
     def play() -> None:

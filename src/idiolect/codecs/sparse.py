@@ -129,7 +129,7 @@ class _LargestEntries(torch.autograd.Function):
         chosen = entries >= thresholds
         for row, choice, threshold in zip(entries, chosen, thresholds, strict=True):
             surplus = np.count_nonzero(choice) - count
-            if surplus > 0:
+            if surplus > 0:  # ties: of the entries equal to the smallest, the last are too many
                 choice[np.flatnonzero(row == threshold)[-surplus:]] = False
         ones = chosen.astype(entries.dtype)  # torch multiplies numbers much faster than bools
         return (
