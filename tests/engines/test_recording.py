@@ -9,7 +9,7 @@ from torch import Tensor
 from idiolect.core.rng import uniform
 from idiolect.engines.recording import Arguments, Recording, record
 
-CLIENTS, ROWS, INPUTS, OUTPUTS, STEPS = 3, 4, 5, 6, 4
+CLIENTS, ROWS, INPUTS, OUTPUTS, STEPS = 3, 2, 5, 6, 4
 RATE = torch.tensor(0.07, dtype=torch.float64)
 
 Step = Callable[[Arguments], list[Tensor]]
@@ -122,6 +122,74 @@ def inner_steps(a: Arguments) -> list[Tensor]:
     return [theta, w - 0.4 * (w - theta)]
 
 
+def inner_steps_of_each_client(a: Arguments) -> list[Tensor]:
+    """Rates that are tensors: numbers of the clients, and one that they share."""
+    (theta, w), weight = a.changing, a.fixed[1]
+    for _ in range(3):
+        theta = torch.lerp(theta, w, weight) - (RATE * weight) * gradient(theta, *a.drawn)
+    for _ in range(2):
+        theta = theta - RATE * (gradient(theta, *a.drawn) + 0.2 * (theta - w))
+    return [theta, torch.lerp(w, theta, RATE)]
+
+
+def shrinking_inner_steps(a: Arguments) -> list[Tensor]:
+    """Coefficients that do not sum to one, and one that is an option of the sum."""
+    theta, w = a.changing
+    for _ in range(3):
+        theta = torch.add(0.9 * theta + 0.3 * w - RATE * gradient(theta, *a.drawn), w, alpha=-0.2)
+    for _ in range(2):
+        theta = 0.9 * theta + 0.3 * w - RATE * gradient(theta, *a.drawn)
+    return [theta, torch.lerp(w, theta, 0.1)]
+
+
+def masked_inner_steps(a: Arguments) -> list[Tensor]:
+    """Factors and weights that are not the same for all of a matrix."""
+    (theta, w), (_, _, rows, columns, _) = a.changing, a.fixed
+    for _ in range(2):
+        theta = torch.lerp(theta, w, 0.3 * rows) - RATE * gradient(theta, *a.drawn)
+    for _ in range(2):
+        theta = theta - RATE * (columns * gradient(theta, *a.drawn))
+    for _ in range(2):
+        theta = (theta - RATE * gradient(theta, *a.drawn)) * columns
+    return [theta, torch.lerp(w, theta, 0.1)]
+
+
+def inner_steps_that_are_looked_at(a: Arguments) -> list[Tensor]:
+    """Models between the steps are needed for more than products and sums, and one gradient is, too."""
+    theta, w = a.changing
+    sizes = []
+    for _ in range(2):
+        slope = gradient(theta, *a.drawn)
+        theta = torch.lerp(theta, w, 0.1) - RATE * slope
+        sizes.append(theta.square().sum((-2, -1), keepdim=True))
+    theta = theta - RATE * gradient(theta, *a.drawn) - 0.01 * slope.abs()
+    return [theta, w - RATE * (sizes[0] * w - 0.1 * sizes[1] * slope)]
+
+
+def inner_steps_on_many_rows(a: Arguments) -> list[Tensor]:
+    """The products are larger than the models."""
+    theta, w = a.changing
+    x, y = (torch.cat([half, half + 0.1, half - 0.2, -half], -2) for half in a.drawn)
+    for _ in range(2):
+        theta = torch.lerp(theta, w, 0.1) - RATE * gradient(theta, x, y)
+    return [theta, w - 0.4 * (w - theta)]
+
+
+def steps_there_and_back(a: Arguments) -> list[Tensor]:
+    """A step, the gradient after it on other rows, and the difference of two on both sides of the model."""
+    (w,), (x, y) = a.changing, a.drawn
+    ahead = gradient(w - RATE * gradient(w, x, y), x + 1, y)
+    curved = gradient(w + 0.1 * ahead, x - 1, y) - gradient(w - 0.1 * ahead, x - 1, y)
+    return [w - RATE * (ahead - 0.5 * curved)]
+
+
+def products_of_products(a: Arguments) -> list[Tensor]:
+    """Without and with a transposition, and with a difference of models that has no other use."""
+    (v, w), (x, y) = a.changing, a.drawn
+    g = gradient(w, x, y)
+    return [v - RATE * y.mT @ (x @ g.mT @ g), w - RATE * y.mT @ (y @ (v - 2 * g)) + y.mT @ (y @ v)]
+
+
 def swapped(a: Arguments) -> list[Tensor]:
     v, w = a.changing
     return [w, v - RATE * gradient(v, *a.drawn)]
@@ -209,6 +277,13 @@ CASES: dict[str, tuple[Step, list[Tensor]]] = {
         (alternating, 2),
         (momentum, 2),
         (inner_steps, 2),
+        (inner_steps_of_each_client, 2),
+        (shrinking_inner_steps, 2),
+        (masked_inner_steps, 2),
+        (inner_steps_that_are_looked_at, 2),
+        (inner_steps_on_many_rows, 2),
+        (steps_there_and_back, 1),
+        (products_of_products, 2),
         (swapped, 2),
         (remembered, 2),
         (doubled, 2),
@@ -309,7 +384,9 @@ def full_passes(case: str) -> list[str]:
         ("mixture", ["baddbmm_", "baddbmm_"]),
         ("mixture_with_a_learned_weight", ["baddbmm_", "baddbmm_"]),
         ("two_parts_with_one_gradient", ["add", "baddbmm_", "baddbmm_"]),
-        ("inner_steps", ["add", "add_", *["baddbmm_"] * 3, *["lerp_"] * 3]),
+        ("inner_steps", ["add", "add_", "baddbmm_", "lerp_"]),
+        ("inner_steps_of_each_client", ["addcmul_", "baddbmm_", "lerp_", "mul_"]),
+        ("steps_there_and_back", ["baddbmm_", "baddbmm_"]),
         ("pulled_and_corrected", ["add_", "baddbmm_", "lerp_"]),
         ("followed_for_a_while", ["baddbmm_", "replace_if"]),
     ],

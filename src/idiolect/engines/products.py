@@ -4,38 +4,19 @@ The product of a batch of 20 rows with a layer of 784 x 200 parameters is 40 tim
 what is linear in the parameters is better done to the products, in particular if these are there already.
 """
 
+from collections import defaultdict
 from itertools import permutations
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Graph, Node
 
-from idiolect.engines.tidying import dtype, is_like, shape
+from idiolect.engines.linear import call, is_thin, summands
+from idiolect.engines.tidying import is_like, shape
 
 aten = torch.ops.aten
 
 _TRANSPOSITION = (1, 2)  # the axes of a stack of matrices
-
-
-def mix_products(graph: Graph) -> None:
-    """Turn x (mixture of w and v) into the mixture of x w and x v, where one of these is there already."""
-    for node in _operations(graph, aten.bmm.default):
-        batch, factor = node.args
-        is_transposed = _is_transposition(factor)
-        mixture = factor.args[0] if is_transposed else factor
-        if mixture.target is not aten.lerp.Tensor or len(factor.users) > 1 or len(mixture.users) > 1:
-            continue
-        *models, weight = mixture.args
-        known = [_earlier_product(batch, model, node, is_transposed=is_transposed) for model in models]
-        if not any(known) or shape(weight)[1:].numel() > 1:
-            continue
-        with graph.inserting_before(node):
-            products = [
-                product or _product(graph, batch, model, is_transposed=is_transposed)
-                for product, model in zip(known, models, strict=True)
-            ]
-            mixed = _call(graph, aten.lerp.Tensor, (*products, weight), like=node)
-        node.replace_all_uses_with(mixed)
 
 
 def shrink_inner_products(graph: Graph) -> None:
@@ -47,71 +28,106 @@ def shrink_inner_products(graph: Graph) -> None:
         pairs = [
             (direction, product)
             for direction, product in permutations(summand.args)
-            if is_like(direction, summand)
-            and is_like(product, summand)
-            and product.target is aten.bmm.default
+            if is_like(direction, summand) and is_like(product, summand) and is_thin(product)
         ]
         if not pairs or tuple(axes) != _TRANSPOSITION:
             continue
         direction, product = pairs[0]
         a, b = product.args
-        if shape(a)[-1] >= min(shape(product)[1:]):
-            continue
         with graph.inserting_before(node):
-            smaller = _product_with_difference(graph, b, direction, node)
-            turned = _call(graph, aten.transpose.int, (a, *_TRANSPOSITION), like=smaller)
-            total = _call(graph, aten.mul.Tensor, (turned, smaller), like=smaller)
-            total = _call(graph, aten.sum.dim_IntList, (total, axes), like=node)
+            smaller = call(graph, aten.bmm.default, b, _turned(graph, direction))
+            total = call(graph, aten.mul.Tensor, _turned(graph, a), smaller)
+            total = call(graph, aten.sum.dim_IntList, total, axes)
         node.replace_all_uses_with(total)
+    graph.eliminate_dead_code()
 
 
-def _product_with_difference(graph: Graph, batch: Node, direction: Node, before: Node) -> Node:
-    """batch directionᵀ; if the direction is v - w, from the products with v and w where there is one."""
-    if direction.target is aten.sub.Tensor and not direction.kwargs:
-        models: Any = direction.args
-        known = [_earlier_product(batch, model, before, is_transposed=True) for model in models]
-        if any(known):
-            products = [
-                product or _product(graph, batch, model, is_transposed=True)
-                for product, model in zip(known, models, strict=True)
-            ]
-            return _call(graph, aten.sub.Tensor, tuple(products), like=products[0])
-    return _product(graph, batch, direction, is_transposed=True)
+def distribute_products(graph: Graph) -> None:
+    """Turn x (w + v) into x w + x v, where at most one of these products is not there already.
+
+    This goes through all sums, multiples and mixtures of models down to what a step adds to a model: a
+    product a b whose inner size is that of a batch, so that x a b is cheap. Then models that are only
+    multiplied by batches, such as those after the inner steps of a method, are never made.
+    """
+    known: dict[_Factor, dict[Node, Node]] = defaultdict(dict)
+    for node in _operations(graph, aten.bmm.default):
+        batch, right = node.args
+        factor = _Factor(batch, is_transposed=_is_transposition(right))
+        model = right.args[0] if factor.is_transposed else right
+        products = known[factor]
+        parts = _unknown_parts(model, products)
+        if _saves_passes(node, model, parts):
+            with graph.inserting_before(node):
+                for part in parts:
+                    products[part] = factor.multiply(graph, part, products)
+            node.replace_all_uses_with(products[model])
+        products.setdefault(model, node)
+    graph.eliminate_dead_code()
 
 
-def _earlier_product(batch: Node, model: Node, before: Node, *, is_transposed: bool) -> Node | None:
-    """The product of a batch and a model, if there is one already."""
-    for product in batch.users:
-        if product.target is aten.bmm.default and product.args[0] is batch and product < before:
-            factor: Any = product.args[1]
-            if (_is_transposition(factor) and factor.args[0] is model) if is_transposed else factor is model:
-                return product
-    return None
+def _unknown_parts(model: Node, products: dict[Node, Node]) -> list[Node]:
+    """A model and what it is a combination of, down to what has a product already; in the graph's order."""
+    parts: set[Node] = set()
+    unexplored = [model]
+    while unexplored:
+        part = unexplored.pop()
+        if part not in products and part not in parts:
+            parts.add(part)
+            unexplored += summands(part)
+    return sorted(parts)
 
 
-def _product(graph: Graph, batch: Node, model: Node, *, is_transposed: bool) -> Node:
-    """The product of a batch and a model."""
-    if is_transposed:
-        model = _call(graph, aten.transpose.int, (model, *_TRANSPOSITION), like=model)
-        *clients, rows, columns = shape(model)
-        model.meta = {"tensor_meta": torch.empty(*clients, columns, rows, dtype=dtype(model), device="meta")}
-    product = graph.call_function(aten.bmm.default, (batch, model))
-    result = torch.empty(*shape(batch)[:-1], shape(model)[-1], dtype=dtype(model), device="meta")
-    product.meta = {"tensor_meta": result}
-    return product
+def _saves_passes(product: Node, model: Node, parts: list[Node]) -> bool:
+    """Whether to make a product with a model from the products with its parts.
+
+    It may take one product with a whole model, as before, if the model itself need not be made then.
+    """
+    small = [part for part in parts if is_thin(part)]
+    full = [part for part in parts if part not in small and not summands(part)]
+    if full == [model] or shape(product).numel() > shape(model).numel():
+        return False
+    return len(small) <= 1 and len(full) <= (1 if _is_only_multiplied_and_added(model) else 0)
+
+
+class _Factor(NamedTuple):
+    """What models are multiplied with: batch model, or batch modelᵀ."""
+
+    batch: Node
+    is_transposed: bool
+
+    def multiply(self, graph: Graph, model: Node, known: dict[Node, Node]) -> Node:
+        """The product with a model; for a combination of models, the combination of their products."""
+        if is_thin(model):  # x (a b) = (x a) b, and (a b)ᵀ = bᵀ aᵀ
+            first, second = reversed(model.args) if self.is_transposed else model.args
+            return self._times(graph, self._times(graph, self.batch, first), second)
+        if not summands(model):
+            return self._times(graph, self.batch, model)
+        return call(graph, model.target, *(known.get(entry, entry) for entry in model.args))  # type: ignore[arg-type]
+
+    def _times(self, graph: Graph, left: Node, right: Any) -> Node:
+        turned = _turned(graph, right) if self.is_transposed else right
+        return call(graph, aten.bmm.default, left, turned)
+
+
+def _is_only_multiplied_and_added(model: Node) -> bool:
+    """Whether nothing but products and sums needs a model."""
+    return all(
+        user.target is aten.bmm.default
+        or model in summands(user)
+        or (_is_transposition(user) and all(next_.target is aten.bmm.default for next_ in user.users))
+        for user in model.users
+    )
+
+
+def _turned(graph: Graph, matrices: Node) -> Node:
+    """The transposed matrices."""
+    return call(graph, aten.transpose.int, matrices, *_TRANSPOSITION)
 
 
 def _is_transposition(node: Any) -> bool:
     if node.target is not aten.transpose.int or len(shape(node)) != 3:
         return False
     return {axis % 3 for axis in node.args[1:]} == {*_TRANSPOSITION}
-
-
-def _call(graph: Graph, operation: Any, arguments: tuple[Any, ...], like: Node) -> Node:
-    """An operation whose result has the shape of another's."""
-    node = graph.call_function(operation, arguments)
-    node.meta = like.meta
-    return node
 
 
 def _operations(graph: Graph, target: Any) -> list[Any]:

@@ -14,7 +14,8 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.graph import CodeGen
 
-from idiolect.engines.products import mix_products, shrink_inner_products
+from idiolect.engines.linear import combine_inner_steps
+from idiolect.engines.products import distribute_products, shrink_inner_products
 from idiolect.engines.tidying import merge_equals, remove_identities, settle_step_tests, split_off_shared
 from idiolect.engines.updating import fuse_updates, give_results_own_memory, overwrite_what_is_used_up
 
@@ -95,8 +96,10 @@ def _tidied(recorded: GraphModule, example: Arguments, *, first: bool) -> tuple[
     remove_identities(graph)
     merge_equals(graph)
     graph.eliminate_dead_code()
-    mix_products(graph)
     shrink_inner_products(graph)
+    distribute_products(graph)
+    merge_equals(graph)
+    combine_inner_steps(graph)
     graph.eliminate_dead_code()
     # The first step shares nothing with others: it is the only one of its kind in a round.
     shared = split_off_shared(graph, [] if first else fixed)

@@ -115,6 +115,11 @@ def dtype(node: Node) -> torch.dtype:
     return node.meta["tensor_meta"].dtype
 
 
+def operands(node: Node) -> tuple[Any, ...]:
+    """The arguments of a node, nodes or numbers."""
+    return node.args
+
+
 def _is_tensor(node: Node) -> bool:
     return hasattr(node.meta.get("tensor_meta"), "dtype")
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 
-from idiolect.engines.tidying import dtype, is_like, shape
+from idiolect.engines.tidying import dtype, is_like, operands, shape
 
 aten = torch.ops.aten
 
@@ -59,9 +59,10 @@ def fuse_updates(graph: Graph) -> None:
     output = _output(graph)
     for result in dict.fromkeys(output.all_input_nodes):
         _postpone(result, output)
+    taken_in: set[Node] = set()
     # From the end, since a sum may take in the sums before it.
     for node in reversed([node for node in graph.nodes if node.target in _SUMS]):
-        if node not in graph.nodes or not _is_sum_of_alike(node):
+        if node in taken_in or not _is_sum_of_alike(node):
             continue
         total, change = _base_and_change(node)
         _postpone(total, node)
@@ -70,7 +71,20 @@ def fuse_updates(graph: Graph) -> None:
                 total = _plus(graph, total, term)
                 total.meta = node.meta
         node.replace_all_uses_with(total)
-        graph.eliminate_dead_code()
+        taken_in |= _erase(graph, node)
+
+
+def _erase(graph: Graph, unused: Node) -> set[Node]:
+    """Erase a node and what only it needed; much faster than looking for dead code everywhere."""
+    erased: set[Node] = set()
+    candidates = [unused]
+    while candidates:
+        node = candidates.pop()
+        if node.op == "call_function" and not node.users and node not in erased:
+            candidates += node.all_input_nodes
+            graph.erase_node(node)
+            erased.add(node)
+    return erased
 
 
 def overwrite_what_is_used_up(graph: Graph, changing: Sequence[Node]) -> None:
@@ -135,7 +149,7 @@ def _terms(change: Node, number: float, factors: tuple[Node, ...] = ()) -> list[
     whole = [Term(change, number, factors, _is_better_added(change))]
     only_here = len(change.users) == 1
     if change.target in _MULTIPLICATIONS:
-        big, small = _operands(change) if is_like(change.args[0], change) else reversed(_operands(change))
+        big, small = operands(change) if is_like(change.args[0], change) else reversed(operands(change))
         if not is_like(big, change) or (isinstance(small, Node) and not _is_small(small)):
             return whole
         if isinstance(small, Node):
@@ -145,7 +159,7 @@ def _terms(change: Node, number: float, factors: tuple[Node, ...] = ()) -> list[
         of_clients = not isinstance(small, Node) or _is_for_clients(small)
         return parts if (only_here and of_clients) or all(part.is_product for part in parts) else whole
     if change.target in _SUMS and _is_sum_of_alike(change) and only_here:
-        left, right = _operands(change)
+        left, right = operands(change)
         parts = [*_terms(left, number, factors), *_terms(right, _SUMS[change.target] * number, factors)]
         return parts if any(part.is_product for part in parts) else whole
     return whole
@@ -155,7 +169,7 @@ def _is_better_added(product: Node) -> bool:
     """Whether a product of matrices is only ever added, once or so cheap that it may be computed again."""
     if product.target not in _ADDED:
         return False
-    left, _ = _operands(product)
+    left, _ = operands(product)
     additions = _additions(product)
     return additions == 1 or (additions < math.inf and shape(left)[-1] <= _CHEAP_INNER_SIZE)
 
@@ -189,10 +203,14 @@ def _is_sum_of_alike(node: Node) -> bool:
 
 def _base_and_change(node: Node) -> tuple[Node, Node]:
     """The two sides of a sum or difference; what is a matrix product is better added to the other."""
-    left, right = _operands(node)
-    if node.target is aten.add.Tensor and any(term.is_product for term in _terms(left, 1.0)):
+    left, right = operands(node)
+    if node.target is aten.add.Tensor and _has_product(left) and not _has_product(right):
         return right, left
     return left, right
+
+
+def _has_product(change: Node) -> bool:
+    return any(term.is_product for term in _terms(change, 1.0))
 
 
 def _plus(graph: Graph, base: Node, term: Term) -> Node:
@@ -204,7 +222,7 @@ def _plus(graph: Graph, base: Node, term: Term) -> Node:
         value = graph.call_method("item", (_product(graph, numbers, dtype(base)),))
         scale = graph.call_function(operator.mul, (value, term.number))
     if term.is_product:
-        left, right = _operands(term.direction)
+        left, right = operands(term.direction)
         # A factor of rows belongs to the left side, one of columns to the right, one of both to the smaller.
         left_is_smaller = shape(left).numel() <= shape(right).numel()
         of_left = [
@@ -250,10 +268,6 @@ def _is_view(node: Node) -> bool:
     if schema is None or node.target is aten._unsafe_view.default:
         return True
     return any(result.alias_info is not None for result in schema.returns)
-
-
-def _operands(node: Node) -> tuple[Any, ...]:
-    return node.args
 
 
 def _output(graph: Graph) -> Node:
