@@ -312,9 +312,8 @@ OF_STACKS = {"counted", "mixture_with_a_learned_weight", "squared_along_the_anch
 
 def replayed(recording: Recording, arguments: Arguments) -> list[Tensor]:
     """One step of a recording."""
-    if arguments.step == 0:
-        return recording.first(*arguments.flat())
-    return recording.later(*arguments.flat(), *recording.share(*arguments.fixed))
+    replay = recording.first if arguments.step == 0 else recording.later
+    return replay.step(*arguments.flat(), *replay.share(*arguments.fixed))
 
 
 def assert_replayed(step: Step, start: list[Tensor], place: int | slice) -> None:
@@ -367,7 +366,7 @@ def full_passes(case: str) -> list[str]:
     """The operations of a later step that go over whole models."""
     step, start = CASES[case]
     arguments = Arguments([leaf.clone() for leaf in start], fixed_arguments(), drawn(0), torch.tensor(0))
-    graph = record(step, arguments).later.__self__.graph  # type: ignore[attr-defined]
+    graph = record(step, arguments).later.step.__self__.graph  # type: ignore[attr-defined]
     sizes = {node: getattr(node.meta.get("tensor_meta"), "shape", None) for node in graph.nodes}
     return sorted(
         getattr(node.target, "overloadpacket", node.target).__name__
@@ -413,7 +412,7 @@ def test_loss_and_gradient_of_a_client_alone_share_the_forward_pass() -> None:
     arguments = Arguments(start, [], [numbers(3, ROWS, 1, 5, 5)], torch.tensor(0))
     expected = step(arguments)
     recording = record(step, arguments)
-    code = recording.first.__self__.code  # type: ignore[attr-defined]
+    code = recording.first.step.__self__.code  # type: ignore[attr-defined]
     assert code.count("aten.convolution.default") == 1
     assert code.count("aten.addmm_.default") == 1  # the linear layer's update, with no pass besides
-    torch.testing.assert_close(recording.first(*arguments.flat()), expected, rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(replayed(recording, arguments), expected, rtol=1e-12, atol=1e-13)

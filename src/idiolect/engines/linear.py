@@ -34,6 +34,13 @@ def summands(node: Node) -> list[Node]:
     return parts if all(_is_summand(part, node) for part in parts) else []
 
 
+def is_multiple(node: Node) -> bool:
+    """Whether a node is a stack of matrices times one number."""
+    if node.target not in _MULTIPLES or not summands(node):
+        return False
+    return any(not isinstance(factor, Node) or not shape(factor) for factor in node.args)
+
+
 def is_thin(node: Node) -> bool:
     """Whether a node is a product of matrices that are together no larger: what a batch adds to a layer."""
     if node.target is not aten.bmm.default:

@@ -16,7 +16,8 @@ from torch.fx.graph import CodeGen
 
 from idiolect.engines.linear import combine_inner_steps
 from idiolect.engines.products import distribute_products, shrink_inner_products
-from idiolect.engines.tidying import merge_equals, remove_identities, settle_step_tests, split_off_shared
+from idiolect.engines.sharing import split_off_shared
+from idiolect.engines.tidying import has_step_tests, merge_equals, remove_identities, settle_step_tests
 from idiolect.engines.updating import fuse_updates, give_results_own_memory, overwrite_what_is_used_up
 
 FlatFunction = Callable[..., list[Tensor]]
@@ -41,15 +42,21 @@ class Arguments(NamedTuple):
         return [*self.changing, *self.fixed, *self.drawn, self.step]
 
 
-class Recording(NamedTuple):
-    """A step to be replayed, as it is first in a round and as it is later. A call uses up what changes.
+class Replay(NamedTuple):
+    """A step to be replayed: it takes, after its arguments, what `share` makes of those that are fixed.
 
-    Later steps take, after their own arguments, what `share` makes once in a round of those that are fixed.
+    The results of `share` are good for a round. A call of `step` uses up what changes.
     """
 
-    first: FlatFunction
     share: FlatFunction
-    later: FlatFunction
+    step: FlatFunction
+
+
+class Recording(NamedTuple):
+    """A step as it is first in a round and as it is later, which is mostly the same."""
+
+    first: Replay
+    later: Replay
 
 
 class Recordings:
@@ -80,13 +87,14 @@ def record(step: Callable[[Arguments], list[Tensor]], example: Arguments) -> Rec
     for node in recorded.graph.nodes:
         if node.op == "get_attr":  # a constant of the method: the recorder tells the shapes of all others
             node.meta["tensor_meta"] = getattr(recorded, node.target)
-    first, _ = _tidied(recorded, example, first=True)
-    later, share = _tidied(recorded, example, first=False)
-    return Recording(first, share, later)
+    later = _tidied(recorded, example, first=False)
+    *_, step_number = recorded.graph.find_nodes(op="placeholder")
+    first = _tidied(recorded, example, first=True) if has_step_tests(step_number) else later
+    return Recording(first, later)
 
 
-def _tidied(recorded: GraphModule, example: Arguments, *, first: bool) -> tuple[FlatFunction, FlatFunction]:
-    """The cheaper step, and the function of what is fixed whose results it takes as further arguments."""
+def _tidied(recorded: GraphModule, example: Arguments, *, first: bool) -> Replay:
+    """The cheaper step."""
     graph = copy.deepcopy(recorded.graph)
     graph.set_codegen(CodeGen())  # flat arguments: no trees to take apart in every step
     placeholders: list[Node] = [node for node in graph.nodes if node.op == "placeholder"]
@@ -101,9 +109,8 @@ def _tidied(recorded: GraphModule, example: Arguments, *, first: bool) -> tuple[
     merge_equals(graph)
     combine_inner_steps(graph)
     graph.eliminate_dead_code()
-    # The first step shares nothing with others: it is the only one of its kind in a round.
-    shared = split_off_shared(graph, [] if first else fixed)
+    shared = split_off_shared(graph, fixed)
     give_results_own_memory(graph, changing)
     fuse_updates(graph)
     overwrite_what_is_used_up(graph, changing)
-    return GraphModule(recorded, graph).forward, GraphModule(recorded, shared).forward
+    return Replay(GraphModule(recorded, shared).forward, GraphModule(recorded, graph).forward)

@@ -1,7 +1,7 @@
 """Recorded steps without what need not be computed, or not in every step. Values stay the same."""
 
 import operator
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -13,20 +13,31 @@ aten = torch.ops.aten
 _RESHAPES = {aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.unsqueeze.default}
 _TRANSPOSITIONS = {aten.transpose.int, aten.t.default}
 # Whether the step's number passes the test "<operation> 0": in the first step, in later ones.
-_STEP_TESTS = {aten.eq.Scalar: (True, False), aten.ne.Scalar: (False, True), aten.gt.Scalar: (False, True)}
+_STEP_TESTS: dict[Any, tuple[bool, bool]] = {
+    aten.eq.Scalar: (True, False),
+    aten.ne.Scalar: (False, True),
+    aten.gt.Scalar: (False, True),
+}
+
+
+def has_step_tests(step: Node) -> bool:
+    """Whether anything depends on whether this is the first step."""
+    return any(_is_step_test(user) for user in step.users)
 
 
 def settle_step_tests(graph: Graph, step: Node, *, first: bool) -> None:
     """Decide what depends only on whether this is the first step, so that later ones skip its cost."""
-    for test in list(step.users):
-        if test.target not in _STEP_TESTS or test.args[1] != 0:
-            continue
+    for test in filter(_is_step_test, list(step.users)):
         holds = _STEP_TESTS[test.target][0 if first else 1]
         for choice in list(test.users):
             if choice.target is aten.where.self and choice.args[0] is test:
                 chosen: Any = choice.args[1 if holds else 2]
                 if is_like(chosen, choice):
                     choice.replace_all_uses_with(chosen)
+
+
+def _is_step_test(node: Node) -> bool:
+    return node.target in _STEP_TESTS and operands(node)[1] == 0
 
 
 def remove_identities(graph: Graph) -> None:
@@ -65,27 +76,6 @@ def merge_equals(graph: Graph) -> None:
         twin = known.setdefault(recipe, node)
         if twin is not node:
             node.replace_all_uses_with(twin)
-
-
-def split_off_shared(graph: Graph, fixed: Sequence[Node]) -> Graph:
-    """Move what depends only on `fixed` into a graph of its own, whose results become further arguments."""
-    shared = Graph()
-    moved: dict[Node, Node] = {node: shared.placeholder(node.name) for node in fixed}
-    for node in graph.nodes:
-        inputs = node.all_input_nodes
-        if is_pure(node) and inputs and all(source in moved for source in inputs):
-            moved[node] = shared.node_copy(node, lambda source: moved[source])
-    needed = [node for node in moved if node not in fixed and any(user not in moved for user in node.users)]
-    shared.output([moved[node] for node in needed])
-    shared.eliminate_dead_code()
-    *_, last = (node for node in graph.nodes if node.op == "placeholder")
-    for node in reversed(needed):
-        with graph.inserting_after(last):
-            argument = graph.placeholder(f"shared_{node.name}")
-        argument.meta = node.meta
-        node.replace_all_uses_with(argument)
-    graph.eliminate_dead_code()
-    return shared
 
 
 def is_pure(node: Node) -> bool:

@@ -21,7 +21,7 @@ from idiolect.data.federation import Rows
 from idiolect.engines.base import Outcome, Setting, Traffic
 from idiolect.engines.batches import all_rows
 from idiolect.engines.memory import keep_freed_memory
-from idiolect.engines.recording import Arguments, Recording, Recordings, record
+from idiolect.engines.recording import Arguments, Recording, Recordings, Replay, record
 
 CHUNK_BYTES = 16 * 2**20  # parameters of one chunk: about what stays in the cache over a round
 MOST_CLIENTS = 256  # in a chunk, however small the model
@@ -174,7 +174,7 @@ class Vectorised:
         changing, work_structure = pytree.tree_flatten(work)
         changing = [leaf.clone(memory_format=torch.contiguous_format) for leaf in changing]
         fixed, fixed_structure = pytree.tree_flatten((client, down, seat, clock.round))
-        shared: list[Tensor] = []
+        replay: Replay | None = None
         for step in range(int(seat.steps.max())):
             calls = rows[step * per_step : (step + 1) * per_step]
             drawn = [leaf for call in calls for leaf in self._laid_out(batches.gather(call, weights))]
@@ -182,10 +182,10 @@ class Vectorised:
             if step == 0:
                 structures = (work_structure, fixed_structure)
                 recording = self._recording(exchange, arguments, structures, clock.local_steps)
-            if step == 1:
-                shared = recording.share(*fixed)
-            replay = recording.first if step == 0 else recording.later
-            changing = replay(*arguments.flat(), *shared)
+            this = recording.first if step == 0 else recording.later
+            if this is not replay:
+                replay, shared = this, this.share(*fixed)
+            changing = replay.step(*arguments.flat(), *shared)
         return pytree.tree_unflatten(changing, work_structure)
 
     def _without_axis(self, client: ClientState, seat: Seat) -> tuple[ClientState, Seat]:
