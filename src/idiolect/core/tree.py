@@ -48,6 +48,11 @@ def step(a: T, rate: Tensor | float, direction: T) -> T:
     return map_tree(lambda x, g: x - rate * g, a, direction)
 
 
+def add_multiple(a: T, factor: Tensor, b: T) -> T:
+    """a + factor * b, in one pass over the parameters also where nothing is recorded."""
+    return map_tree(lambda x, y: torch.addcmul(x, factor, y), a, b)
+
+
 def interpolate(a: T, b: T, weight: Tensor | float) -> T:
     """weight * a + (1 - weight) * b."""
     return pull(b, a, weight)

@@ -141,7 +141,7 @@ class Correction(Exchange):
 
     def begin(self, client: Client, down: MeanDown, site: Site) -> Params:
         """The new δ_i."""
-        return tree.step(client.delta, -1 / client.rates, tree.subtract(down.mean, client.w))
+        return tree.add_multiple(client.delta, 1 / client.rates, tree.subtract(down.mean, client.w))
 
     def finish(self, work: Params, client: Client, down: MeanDown, site: Site) -> tuple[Client, tuple[()]]:
         """Keep it; nothing is sent."""

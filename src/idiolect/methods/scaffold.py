@@ -114,9 +114,11 @@ class Scaffold(Method, Exchange):
         w_delta = tree.subtract(work.w, down.w)
         if self.control == "gradient":
             c = site.objective.gradient(down.w, site.all_rows)
+            c_delta = tree.subtract(c, client.c)
         else:
-            c = tree.step(tree.subtract(client.c, down.c), 1 / work.rates, w_delta)
-        return Client(c, work.w), Up(w_delta, tree.subtract(c, client.c))
+            c_delta = tree.add_multiple(tree.scale(down.c, -1), -1 / work.rates, w_delta)
+            c = tree.add(client.c, c_delta)
+        return Client(c, work.w), Up(w_delta, c_delta)
 
     def weights(self, server: Server, cohort: Cohort) -> Tensor:
         """1 / |S|: the controls are defined for the plain mean."""

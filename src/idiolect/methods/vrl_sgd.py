@@ -90,7 +90,7 @@ class VRLSGD(Method, Exchange):
         """Δ_i <- Δ_i + (w - w_i) / Σ_k η_k where w is the mean of the client's last round; w_i <- w."""
         is_its_mean = client.round + 1 == site.clock.round
         share = torch.where(is_its_mean, 1 / client.rates, torch.zeros_like(client.rates))
-        return Work(down.w, tree.step(client.delta, -share, tree.subtract(down.w, client.w)))
+        return Work(down.w, tree.add_multiple(client.delta, share, tree.subtract(down.w, client.w)))
 
     def step(self, work: Work, client: Client, down: Down, batches: tuple[Batch, ...], site: Site) -> Work:
         """w_i <- w_i - η (∇f_i(w_i; ξ) - Δ_i)."""
