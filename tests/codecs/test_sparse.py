@@ -213,3 +213,21 @@ def test_top_k_saturates_what_float32_cannot_hold():
     vector = torch.tensor([1e300, -1e39, 1e-60], dtype=torch.float64)
     largest = torch.finfo(torch.float32).max
     assert TopK(keep=1.0).compress(vector).tolist() == [largest, -largest, 0.0]
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("codec", [SparseTernary(keep=0.3), TopK(keep=0.1)])
+def test_rows_in_threads_are_the_rows_one_by_one(codec, two_threads):
+    rows = torch.randn(5, 150_000, generator=torch.Generator().manual_seed(3))
+    alone = torch.cat([codec.operator(row[None], None) for row in rows])
+    together = codec.operator(rows, None)
+    assert torch.equal(together, alone)
+    bits = [codec.compressed_bits(row[None]).item() for row in alone]
+    assert codec.compressed_bits(together.repeat(4, 1)).tolist() == bits * 4

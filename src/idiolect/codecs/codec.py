@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from idiolect.codecs.bits import BitReader, Bits, Words, mismatch, pack, read_words, write_words
+from idiolect.codecs.parallel import map_rows
 from idiolect.errors import UserError
 
 _CHUNK_ENTRIES = 1 << 20  # rows are worked on in pieces that stay in the processor's cache
@@ -62,7 +63,10 @@ class Codec(ABC):
     @final
     def compressed_bits(self, compressed: Tensor) -> Tensor:
         """The bits of the messages that carry what `compress_rows` returned, int64 [m]."""
-        return torch.cat([self.count_bits(compressed[chunk]) for chunk in _row_chunks(compressed)])
+        chunks = _row_chunks(compressed)
+        return torch.cat(
+            map_rows(lambda chunk: self.count_bits(compressed[chunk]), chunks, compressed.numel())
+        )
 
     @final
     def bits_rows(self, rows: Tensor, keys: Tensor | None = None) -> Tensor:

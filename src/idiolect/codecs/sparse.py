@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
@@ -30,13 +31,13 @@ from idiolect.codecs.bits import (
 )
 from idiolect.codecs.codec import (
     Codec,
-    over_largest,
     read_floats,
     read_magnitude,
     saturate,
     write_floats,
     write_magnitude,
 )
+from idiolect.codecs.parallel import map_rows
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,8 @@ class SparseTernary(Codec):
 
     def operator(self, rows: Tensor, keys: Tensor | None) -> Tensor:
         """ST of every row."""
-        magnitudes, chosen = _largest(rows, kept_count(rows.shape[1], self.keep))
-        return _mean(magnitudes) * (rows.sign() * chosen) + 0.0  # + 0.0 turns -0.0 into 0.0
+        mean, chosen = _largest(rows, kept_count(rows.shape[1], self.keep))
+        return rows.sign().mul_(chosen).mul_(mean).add_(0.0)  # + 0.0 turns -0.0 into 0.0
 
     def count_bits(self, compressed: Tensor) -> Tensor:
         """The support, the signs and the magnitude."""
@@ -115,7 +116,7 @@ def kept_count(size: int, keep: float) -> int:
 
 
 class _LargestEntries(torch.autograd.Function):
-    """The `count` largest entries of every row, and ones where they are: a torch operation made of numpy's.
+    """The mean of the `count` largest entries of every row, and ones where they are: torch made of numpy.
 
     `np.partition` is about nine times faster than `torch.topk`, and selection is most of what a sparse codec
     does. As an `autograd.Function` it has a rule for `torch.vmap`.
@@ -124,16 +125,21 @@ class _LargestEntries(torch.autograd.Function):
     @staticmethod
     def forward(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
         entries = rows.cpu().numpy().reshape(-1, rows.shape[-1])
-        largest = np.partition(entries, entries.shape[1] - count, axis=1)[:, -count:]
-        thresholds = largest[:, :1]  # the smallest of them
-        chosen = entries >= thresholds
-        for row, choice, threshold in zip(entries, chosen, thresholds, strict=True):
-            surplus = np.count_nonzero(choice) - count
+        ones = np.empty_like(entries)  # torch multiplies numbers much faster than bools
+
+        def select(place: int) -> float:
+            row = entries[place]
+            largest = np.partition(row, len(row) - count)[-count:]
+            chosen = row >= largest[0]  # the smallest of them
+            surplus = np.count_nonzero(chosen) - count
             if surplus > 0:  # ties: of the entries equal to the smallest, the last are too many
-                choice[np.flatnonzero(row == threshold)[-surplus:]] = False
-        ones = chosen.astype(entries.dtype)  # torch multiplies numbers much faster than bools
+                chosen[np.flatnonzero(row == largest[0])[-surplus:]] = False
+            ones[place] = chosen
+            return _mean(largest)
+
+        means = np.array(map_rows(select, range(len(entries)), entries.size), dtype=entries.dtype)
         return (
-            torch.from_numpy(largest).to(rows.device).reshape(*rows.shape[:-1], count),
+            torch.from_numpy(means).to(rows.device).reshape(*rows.shape[:-1], 1),
             torch.from_numpy(ones).to(rows.device).reshape(rows.shape),
         )
 
@@ -147,32 +153,22 @@ class _LargestEntries(torch.autograd.Function):
 
 
 def _largest(rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest magnitudes of every row, and ones where they are, on ties at the lowest indices."""
-    magnitudes, chosen = _LargestEntries.apply(rows.abs(), k)  # type: ignore[no-untyped-call]
-    return magnitudes, chosen
+    """The mean of every row's k largest magnitudes, and ones where they are, on ties at the lowest indices."""
+    mean, chosen = _LargestEntries.apply(rows.abs(), k)  # type: ignore[no-untyped-call]
+    return mean, chosen
 
 
-def _mean(rows: Tensor) -> Tensor:
-    """The mean of every row, [m, 1]. It cannot overflow, and the mean of equal numbers is that number."""
-    ratios, largest = over_largest(rows.to(torch.float64))
-    return (largest * (_sum_in_fixed_order(ratios) / rows.shape[1])).to(rows.dtype)
-
-
-def _sum_in_fixed_order(rows: Tensor) -> Tensor:
-    """The sum of every row, [m, 1], by folding it in half again and again.
-
-    `Tensor.sum` may add in another order for another number of rows or threads; here a client's result does
-    not depend on who else is in the batch.
-    """
-    while (width := rows.shape[1]) > 1:
-        half = width // 2
-        folded = rows[:, :half] + rows[:, half : 2 * half]
-        rows = torch.cat([folded, rows[:, 2 * half :]], dim=1) if width % 2 else folded
-    return rows
+def _mean(magnitudes: NDArray[np.floating[Any]]) -> float:
+    """It cannot overflow, and the mean of equal numbers is that number."""
+    largest = np.float64(magnitudes.max())
+    if largest == 0:
+        return 0.0
+    with np.errstate(invalid="ignore"):  # training that diverged is noticed where bits are counted
+        return float(largest * np.mean(magnitudes / largest))
 
 
 def _is_sent(compressed: Tensor) -> Mask:
-    sent: Mask = (compressed != 0).cpu().numpy()
+    sent: Mask = compressed.cpu().numpy() != 0
     return sent
 
 

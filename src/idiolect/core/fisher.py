@@ -13,6 +13,7 @@ The loss is -log p, for real targets with unit variance: then exact is the sum o
 the outputs. For multinomial logistic regression, exact is mean of x_j² p_c (1 - p_c).
 """
 
+import functools
 import math
 from typing import Literal
 
@@ -37,10 +38,10 @@ def diagonal_fisher(kind: FisherKind, params: Params, site: Site, most_rows: int
     rows = site.all_rows
     if most_rows is not None and most_rows < len(rows.weights):
         rows = _choose(rows, most_rows, site.size, key)
-    total = tree.zeros_like(params)
-    for targeted in _expectation(kind, site.objective, params, rows, key):
-        total = tree.add(total, sum_of_squared_scores(site.objective, params, targeted))
-    return total
+    expected = _expectation(kind, site.objective, params, rows, key)
+    return functools.reduce(
+        tree.add, (sum_of_squared_scores(site.objective, params, targeted) for targeted in expected)
+    )
 
 
 def _expectation(

@@ -35,11 +35,11 @@ SumOfSquares = Callable[[Objective, Params, Batch], Params]
 def _in_blocks(
     sum_of_squares: SumOfSquares, size: int, objective: Objective, params: Params, rows: Batch
 ) -> Params:
-    total = tree.zeros_like(params)
-    for start in range(0, len(rows.weights), size):
-        block = tree.select(rows, slice(start, start + size))  # type: ignore[arg-type]
-        total = tree.add(total, sum_of_squares(objective, params, block))
-    return total
+    blocks = (
+        tree.select(rows, slice(start, start + size))  # type: ignore[arg-type]
+        for start in range(0, len(rows.weights), size)
+    )
+    return functools.reduce(tree.add, (sum_of_squares(objective, params, block) for block in blocks))
 
 
 def _by_row(objective: Objective, params: Params, rows: Batch) -> Params:
@@ -66,7 +66,7 @@ def _by_layer(objective: Objective, params: Params, rows: Batch) -> Params:
     slopes, inputs = grad(losses, has_aux=True)(shifts)
     squares = {}
     for name, slope in slopes.items():
-        weighted = slope.square() * rows.weights[:, None]
+        weighted = slope.square().mul_(rows.weights[:, None])
         squares[f"{name}weight"] = weighted.T @ inputs[name].square()
         squares[f"{name}bias"] = weighted.sum(0)
     return {name: squares[name] for name in params}
