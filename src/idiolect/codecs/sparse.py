@@ -153,7 +153,7 @@ class _LargestEntries(torch.autograd.Function):
 
 
 def _largest(rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The mean of every row's k largest magnitudes, and ones where they are, on ties at the lowest indices."""
+    """The mean of each row's k largest magnitudes, and ones where they are, on ties at the lowest indices."""
     mean, chosen = _LargestEntries.apply(rows.abs(), k)  # type: ignore[no-untyped-call]
     return mean, chosen
 
