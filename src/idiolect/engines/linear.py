@@ -12,9 +12,9 @@ from idiolect.engines.tidying import dtype, is_like, operands, shape
 
 aten = torch.ops.aten
 
-_SUMS = {aten.add.Tensor: 1.0, aten.sub.Tensor: -1.0}
+SUMS: dict[Any, float] = {aten.add.Tensor: 1.0, aten.sub.Tensor: -1.0}  # the sign of the second operand
+MULTIPLES = {aten.mul.Scalar, aten.mul.Tensor}
 _MIXTURES = {aten.lerp.Scalar, aten.lerp.Tensor}
-_MULTIPLES = {aten.mul.Scalar, aten.mul.Tensor}
 
 Coefficient = Node | float
 
@@ -24,10 +24,10 @@ def summands(node: Node) -> list[Node]:
     if node.op != "call_function" or node.kwargs:
         return []
     *parts, last = operands(node)
-    if node.target in _MULTIPLES:
+    if node.target in MULTIPLES:
         matrices = [part for part in operands(node) if _is_summand(part, node)]
         return matrices if len(matrices) == 1 and any(map(_is_number, node.args)) else []
-    if node.target in _SUMS:
+    if node.target in SUMS:
         parts.append(last)
     elif node.target not in _MIXTURES or not _is_number(last):
         return []
@@ -36,7 +36,7 @@ def summands(node: Node) -> list[Node]:
 
 def is_multiple(node: Node) -> bool:
     """Whether a node is a stack of matrices times one number."""
-    if node.target not in _MULTIPLES or not summands(node):
+    if node.target not in MULTIPLES or not summands(node):
         return False
     return any(not isinstance(factor, Node) or not shape(factor) for factor in node.args)
 
@@ -98,11 +98,11 @@ class _Combination:
 def _weighted_summands(graph: Graph, node: Node) -> list[tuple[Node, Coefficient]]:
     """The parts of a linear combination with their coefficients."""
     parts = summands(node)
-    if node.target in _MULTIPLES:
+    if node.target in MULTIPLES:
         (factor,) = (entry for entry in operands(node) if entry is not parts[0])
         return [(parts[0], factor)]
-    if node.target in _SUMS:
-        return [(parts[0], 1.0), (parts[1], _SUMS[node.target])]
+    if node.target in SUMS:
+        return [(parts[0], 1.0), (parts[1], SUMS[node.target])]
     *_, weight = operands(node)
     rest = call(graph, aten.rsub.Scalar, weight, 1) if isinstance(weight, Node) else 1 - weight
     return [(parts[0], rest), (parts[1], weight)]

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 
+from idiolect.engines.linear import MULTIPLES, SUMS
 from idiolect.engines.tidying import dtype, is_like, operands, shape
 
 aten = torch.ops.aten
 
-_MULTIPLICATIONS = {aten.mul.Tensor, aten.mul.Scalar}
 _IN_PLACE: dict[Any, Any] = {
     aten.addmm.default: aten.addmm_.default,
     aten.baddbmm.default: aten.baddbmm_.default,
@@ -30,7 +30,6 @@ _IN_PLACE: dict[Any, Any] = {
     aten.lerp.Tensor: aten.lerp_.Tensor,
     aten.relu.default: aten.relu_.default,
 }
-_SUMS: dict[Any, float] = {aten.add.Tensor: 1.0, aten.sub.Tensor: -1.0}
 _ADDED: dict[Any, Any] = {
     aten.bmm.default: aten.baddbmm.default,
     aten.mm.default: aten.addmm.default,
@@ -61,13 +60,13 @@ def fuse_updates(graph: Graph) -> None:
         _postpone(result, output)
     taken_in: set[Node] = set()
     # From the end, since a sum may take in the sums before it.
-    for node in reversed([node for node in graph.nodes if node.target in _SUMS]):
+    for node in reversed([node for node in graph.nodes if node.target in SUMS]):
         if node in taken_in or not _is_sum_of_alike(node):
             continue
         total, change = _base_and_change(node)
         _postpone(total, node)
         with graph.inserting_before(node):
-            for term in sorted(_terms(change, _SUMS[node.target]), key=lambda term: term.is_product):
+            for term in sorted(_terms(change, SUMS[node.target]), key=lambda term: term.is_product):
                 total = _plus(graph, total, term)
                 total.meta = node.meta
         node.replace_all_uses_with(total)
@@ -148,7 +147,7 @@ def _terms(change: Node, number: float, factors: tuple[Node, ...] = ()) -> list[
     """A change as a sum of terms, as far as that saves a pass."""
     whole = [Term(change, number, factors, _is_better_added(change))]
     only_here = len(change.users) == 1
-    if change.target in _MULTIPLICATIONS:
+    if change.target in MULTIPLES:
         big, small = operands(change) if is_like(change.args[0], change) else reversed(operands(change))
         if not is_like(big, change) or (isinstance(small, Node) and not _is_small(small)):
             return whole
@@ -158,9 +157,9 @@ def _terms(change: Node, number: float, factors: tuple[Node, ...] = ()) -> list[
             parts = _terms(big, number * small, factors)
         of_clients = not isinstance(small, Node) or _is_for_clients(small)
         return parts if (only_here and of_clients) or all(part.is_product for part in parts) else whole
-    if change.target in _SUMS and _is_sum_of_alike(change) and only_here:
+    if change.target in SUMS and _is_sum_of_alike(change) and only_here:
         left, right = operands(change)
-        parts = [*_terms(left, number, factors), *_terms(right, _SUMS[change.target] * number, factors)]
+        parts = [*_terms(left, number, factors), *_terms(right, SUMS[change.target] * number, factors)]
         return parts if any(part.is_product for part in parts) else whole
     return whole
 
@@ -178,10 +177,10 @@ def _additions(change: Node) -> float:
     """How often a change, scaled or not, is added to something; infinity if it is used in other ways too."""
     count = 0.0
     for user in change.users:
-        if user.target in _MULTIPLICATIONS and is_like(change, user):
+        if user.target in MULTIPLES and is_like(change, user):
             count += _additions(user)
         else:
-            count += 1 if user.target in _SUMS and _is_sum_of_alike(user) else math.inf
+            count += 1 if user.target in SUMS and _is_sum_of_alike(user) else math.inf
     return count
 
 
