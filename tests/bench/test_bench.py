@@ -66,5 +66,6 @@ def test_all_keys_are_there() -> None:
     for key in ("fedavg_linear", "fedavg_mlp", "fedavg_cnn", "apfl_mlp_over_fedavg"):
         assert result[key] > 0
     assert [row["clients"] for row in result["scaling"]] == [2, 4]
+    assert result["costs_of_little_work"].keys() == {"one_local_step", "quarter_of_the_clients"}
     for costs in (result["method_costs"], result["method_costs_cnn"]):
         assert costs["apfl"]["gradients"] == 4

@@ -45,7 +45,9 @@ def run_bench(
     linear = speed_up(flat, models.linear, local_steps, repeats)
     mlp = speed_up(flat, models.mlp, local_steps, repeats)
     cnn = speed_up(images, small_cnn, local_steps, max(1, repeats // 3))
-    costs = method_costs(flat.subset(range(min(20, clients))), models.mlp, local_steps, repeats)
+    few = flat.subset(range(min(20, clients)))
+    costs = method_costs(few, models.mlp, local_steps, repeats)
+    costs_of_little = costs_of_little_work(few, local_steps, repeats)
     costs_cnn = cnn_costs(min(5, clients), min(10, local_steps), repeats)
     apfl = apfl_cost(flat, local_steps, repeats)
     return {
@@ -57,6 +59,7 @@ def run_bench(
         "scaling": [scale(count, local_steps) for count in scaling],
         "method_costs": costs,
         "method_costs_cnn": costs_cnn,
+        "costs_of_little_work": costs_of_little,
         "setting": {
             "clients": clients,
             "local_steps": local_steps,
@@ -151,6 +154,19 @@ def cnn_costs(clients: int, local_steps: int, repeats: int) -> dict[str, dict[st
     return method_costs(images, small_cnn, local_steps, repeats)
 
 
+def costs_of_little_work(federation: Federation, local_steps: int, repeats: int) -> dict[str, float]:
+    """FedAvg over itself with the MLP: what a round costs for methods that take few gradients in one."""
+    quarter = federation.subset(range(max(1, len(federation) // 4)))
+    rounds = {
+        "all": simulate(FedAvg(local_steps=local_steps), models.mlp, federation),
+        "one_local_step": simulate(FedAvg(local_steps=1), models.mlp, federation),
+        "quarter_of_the_clients": simulate(FedAvg(local_steps=local_steps), models.mlp, quarter),
+    }
+    seconds = interleaved_seconds({name: play.advance for name, play in rounds.items()}, repeats)
+    whole = seconds.pop("all")
+    return {name: ratio(some, whole) for name, some in seconds.items()}
+
+
 def _next_round(simulation: Simulation) -> Callable[[], object]:
     """Plays the next round each time that it is called: the server stays before it (the clients do not)."""
     server, number = simulation.server, simulation.round
@@ -228,7 +244,10 @@ def render(result: dict[str, Any]) -> Group:
         _costs_table(result[key], model)
         for key, model in (("method_costs", "MLP"), ("method_costs_cnn", "CNN"))
     ]
-    return Group(ratios, seconds, scaling, *costs)
+    little = Table("round of FedAvg", "time", title="FedAvg with little work over itself, MLP")
+    for name, cost in result["costs_of_little_work"].items():
+        little.add_row(name.replace("_", " "), f"{cost:.2f}")
+    return Group(ratios, seconds, scaling, *costs, little)
 
 
 def _costs_table(costs: dict[str, dict[str, float]], model: str) -> Table:
