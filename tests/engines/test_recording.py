@@ -59,6 +59,12 @@ def pulled_and_corrected(a: Arguments) -> list[Tensor]:
     return [torch.lerp(w, anchor, 0.2) - RATE * (gradient(w, *a.drawn) + correction)]
 
 
+def pulled_to_multiples(a: Arguments) -> list[Tensor]:
+    """A factor of what is fixed is free in a sum, but not in a mixture."""
+    (w,), anchor = a.changing, a.fixed[0]
+    return [torch.lerp(w, 0.5 * anchor, 0.2) + 0.3 * anchor - RATE * gradient(w, *a.drawn)]
+
+
 def masked_on_both_sides(a: Arguments) -> list[Tensor]:
     (w,), (_, weight, rows, columns, _) = a.changing, a.fixed
     return [w - weight * (gradient(w, *a.drawn) * rows * columns)]
@@ -270,6 +276,7 @@ CASES: dict[str, tuple[Step, list[Tensor]]] = {
         (descent, 1),
         (decayed, 1),
         (pulled_and_corrected, 1),
+        (pulled_to_multiples, 1),
         (masked_on_both_sides, 1),
         (two_parts_with_one_gradient, 2),
         (mixture, 2),
@@ -387,6 +394,7 @@ def full_passes(case: str) -> list[str]:
         ("inner_steps_of_each_client", ["addcmul_", "baddbmm_", "lerp_", "mul_"]),
         ("steps_there_and_back", ["baddbmm_", "baddbmm_"]),
         ("pulled_and_corrected", ["add_", "baddbmm_", "lerp_"]),
+        ("pulled_to_multiples", ["add_", "baddbmm_", "lerp_"]),
         ("followed_for_a_while", ["baddbmm_", "replace_if"]),
     ],
 )

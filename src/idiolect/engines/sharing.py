@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch.fx import Graph, Node
 
-from idiolect.engines.linear import is_multiple, summands
+from idiolect.engines.linear import SUMS, is_multiple, summands
 from idiolect.engines.tidying import is_pure
 
 
@@ -33,4 +33,4 @@ def split_off_shared(graph: Graph, fixed: Sequence[Node]) -> Graph:
 
 
 def _is_only_added(node: Node) -> bool:
-    return all(node in summands(user) for user in node.users)
+    return all(user.target in SUMS and node in summands(user) for user in node.users)
