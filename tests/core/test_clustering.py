@@ -70,6 +70,14 @@ def test_embedding_keeps_all_distances(seed: int, count: int) -> None:
     assert torch.allclose(torch.pdist(small), torch.pdist(points), rtol=1e-12)
 
 
+def test_embedding_goes_through_many_columns_in_blocks() -> None:
+    """The last block has fewer columns than there are points."""
+    points = points_of(3, 30, 2 * 8192 + 7) * torch.linspace(0.1, 3, 2 * 8192 + 7)
+    small = embed(points)
+    assert small.shape == (30, 30)
+    assert torch.allclose(torch.pdist(small), torch.pdist(points), rtol=1e-12)
+
+
 def test_embedding_separates_points_that_the_gram_matrix_could_not() -> None:
     base = points_of(0, 1, 50)
     points = torch.cat([base, base + 1e-11 * points_of(1, 1, 50), base + points_of(2, 1, 50)])

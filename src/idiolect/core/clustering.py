@@ -11,6 +11,7 @@ from idiolect.core.tree import Params, Tree
 from idiolect.errors import UserError
 
 MOST_ITERATIONS = 300
+_COLUMNS = 8192  # of all points, that are worked on at a time
 TIED = 1e-9  # squared distances that agree to this part of the largest one count as equal
 
 
@@ -99,12 +100,20 @@ def embed(points: Tensor) -> Tensor:
     """Points with the same distances, in float64 and in no more dimensions than there are points.
 
     The triangular factor R of X = RᵀQᵀ is the Cholesky factor of the Gram matrix XXᵀ = RᵀR, found without
-    forming it, which would halve the digits.
+    forming it, which would halve the digits. It is made of the factors of some columns of X at a time, which
+    stay in the cache: the points are never all in float64.
     """
+    few, many = points.shape
+    if many <= few:
+        return _centred(points)
+    blocks = points.split(max(_COLUMNS, 4 * few), dim=1)
+    factors = [torch.linalg.qr(_centred(block).T, mode="r").R for block in blocks]
+    return torch.linalg.qr(torch.cat(factors), mode="r").R.T
+
+
+def _centred(points: Tensor) -> Tensor:
     # The mean as rounded as the points are: distances stay, whatever is subtracted.
-    centred = points.to(torch.float64, copy=True).sub_(points.mean(0))
-    few, many = centred.shape
-    return centred if many <= few else torch.linalg.qr(centred.T, mode="r").R.T
+    return points.to(torch.float64, copy=True).sub_(points.mean(0))
 
 
 def _distinct(points: Tensor) -> tuple[Tensor, Tensor]:
