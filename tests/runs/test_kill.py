@@ -50,8 +50,9 @@ for line in sys.stdin:
         app(command)
     if kill_after != "never":
         signal.setitimer(signal.ITIMER_REAL, float(kill_after) + 1e-6)
-    _, status = os.waitpid(child, 0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # it can still be killed: the alarm may come now
     signal.setitimer(signal.ITIMER_REAL, 0)
+    _, status = os.waitpid(child, 0)
     print(os.waitstatus_to_exitcode(status), flush=True)
 """
 
