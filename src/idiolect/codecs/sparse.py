@@ -164,7 +164,7 @@ def _mean(magnitudes: NDArray[np.floating[Any]]) -> float:
     if largest == 0:
         return 0.0
     with np.errstate(invalid="ignore"):  # training that diverged is noticed where bits are counted
-        return float(largest * np.mean(magnitudes / largest))
+        return float(largest * np.mean(np.divide(magnitudes, largest, dtype=np.float64)))
 
 
 def _is_sent(compressed: Tensor) -> Mask:

@@ -12,7 +12,7 @@ import torch
 from torch.fx import Graph, Node
 
 from idiolect.engines.linear import call, is_thin, summands
-from idiolect.engines.tidying import is_like, shape
+from idiolect.engines.tidying import is_like, operands, shape
 
 aten = torch.ops.aten
 
@@ -100,9 +100,11 @@ class _Factor(NamedTuple):
         if is_thin(model):  # x (a b) = (x a) b, and (a b)ᵀ = bᵀ aᵀ
             first, second = reversed(model.args) if self.is_transposed else model.args
             return self._times(graph, self._times(graph, self.batch, first), second)
-        if not summands(model):
+        parts = summands(model)
+        if not parts:
             return self._times(graph, self.batch, model)
-        return call(graph, model.target, *(known.get(entry, entry) for entry in model.args))  # type: ignore[arg-type]
+        arguments = (known[entry] if entry in parts else entry for entry in operands(model))
+        return call(graph, model.target, *arguments)
 
     def _times(self, graph: Graph, left: Node, right: Any) -> Node:
         turned = _turned(graph, right) if self.is_transposed else right
