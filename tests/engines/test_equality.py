@@ -10,7 +10,7 @@ from idiolect.core import tree
 from idiolect.core.method import Cohort, Method, Population
 from idiolect.core.task import Task
 from idiolect.data.federation import Federation, Rows
-from idiolect.engines.vectorised import padded_size
+from idiolect.engines.chunks import padded_size
 from idiolect.methods.apfl import APFL
 from idiolect.methods.catalogue import METHODS
 from idiolect.methods.fedavg import FedAvg

@@ -36,19 +36,16 @@ class Batches:
         """The steps that a round has on the clock of learning-rate schedules."""
         return int(self.steps(work, torch.arange(len(self.federation))).max())
 
-    def draw(self, ids: Tensor, round_number: int, calls: int) -> Tensor:
-        """Row numbers int64[calls, clients, width] of all calls of a round."""
-        if calls == 0:
-            return torch.zeros(0, len(ids), self.width, dtype=torch.int64)
-        position = torch.arange(self.width)
-        call = torch.arange(calls)[:, None, None]
-        sizes = self.federation.train.sizes[ids][:, None]
-        stream = call * self.batch_sizes[ids][:, None] + position
-        key = rng.key(self.seed, "batches", ids[:, None], round_number)
+    def draw(self, ids: Tensor, round_number: int, calls: Tensor) -> Tensor:
+        """Row numbers int64[..., width] of some calls of some clients in a round; both are broadcast."""
+        ids, call = ids[..., None], calls[..., None]
+        sizes = self.federation.train.sizes[ids]
+        stream = call * self.batch_sizes[ids] + torch.arange(self.width)
+        key = rng.key(self.seed, "batches", ids, round_number)
         epoch = stream // sizes
         # Within one epoch a client has one key for all its positions, which saves half of the hashing.
         place = rng.permute(stream % sizes, sizes, rng.fold(key, epoch if epoch.any() else 0))
-        return self.federation.train.index[self.federation.train.offsets[ids][:, None] + place]
+        return self.federation.train.index[self.federation.train.offsets[ids] + place]
 
     def weights(self, ids: Tensor) -> Tensor:
         """The weight of each row of a client's batches, [.., width]: 1/b, and 0 where it only pads."""

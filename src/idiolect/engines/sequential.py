@@ -67,12 +67,13 @@ class Sequential:
         exchange, down, client, one, round_number = task
         batches = self.setting.batches
         site = self._site(exchange, one, round_number)
-        draws = batches.draw(one.ids, round_number, int(one.steps) * exchange.batches_per_step)
+        calls = torch.arange(int(one.steps) * exchange.batches_per_step)
+        draws = batches.draw(one.ids, round_number, calls)
         weights = batches.weights(one.ids)
         work = exchange.begin(client, down, site(0))
         for step in range(int(one.steps)):
             first = step * exchange.batches_per_step
-            drawn = draws[first : first + exchange.batches_per_step, 0]
+            drawn = draws[first : first + exchange.batches_per_step]
             work = exchange.step(
                 work, client, down, tuple(batches.gather(rows, weights[0]) for rows in drawn), site(step)
             )

@@ -20,11 +20,19 @@ from idiolect.core.schedule import Clock
 from idiolect.data.federation import Rows
 from idiolect.engines.base import Outcome, Setting, Traffic
 from idiolect.engines.batches import all_rows
+from idiolect.engines.chunks import (
+    Stage,
+    chunk_size,
+    padded,
+    parameter_bytes,
+    similar_size,
+    similar_work,
+    stages,
+)
 from idiolect.engines.memory import keep_freed_memory
 from idiolect.engines.recording import Arguments, Recording, Recordings, Replay, record
 
-CHUNK_BYTES = 16 * 2**20  # parameters of one chunk: about what stays in the cache over a round
-MOST_CLIENTS = 256  # in a chunk, however small the model
+Plan = list[tuple[Stage, Tensor]]  # the stages of a chunk, with their rows int64[calls, stack, width]
 DRAWN_TOGETHER = 16  # clients whose batches are drawn at once, at least: it takes as long for one
 
 
@@ -43,6 +51,7 @@ class Vectorised:
 
     def __init__(self, setting: Setting, chunk: int | None = None) -> None:
         self.setting = setting
+        self._client_bytes = parameter_bytes(setting.objective.module)
         self.chunk = chunk or chunk_size(setting.objective.module)
         layers = setting.objective.module.modules()
         # Convolution and pooling are faster with channels last, which a stack of clients cannot have.
@@ -69,10 +78,10 @@ class Vectorised:
         traffic = Traffic(len(cohort))
         arrived = cohort.select(cohort.replied)
         replies = _Replies(weights)
-        chunks = self._chunks(cohort.steps)
-        for places, drawn in zip(chunks, self._draw(exchange, cohort, chunks, round_number), strict=True):
+        chunks = similar_work(cohort.steps, self.chunk)
+        for places, plan in zip(chunks, self._planned(exchange, cohort, chunks, round_number), strict=True):
             part = cohort.select(places)
-            down, up = self._work(exchange, server, part, drawn, round_number)
+            down, up = self._work(exchange, server, part, plan, round_number)
             traffic.record(traffic.down, places, exchange.down_bits(server, down, part.ids))
             if not part.replied.any():
                 continue
@@ -92,41 +101,46 @@ class Vectorised:
         def one(client: ClientState, seat: Seat) -> Any:
             return look(client, self._site(seat, clock))
 
-        for places in self._chunks(torch.zeros_like(ids)):
+        row_bytes = setting.federation.inputs[0].nbytes
+        chunks = list(similar_size(part.sizes[ids], self.chunk, row_bytes))
+        for places in chunks:
             client = setting.states(ids[places])
             seat = self._seat(ids[places], torch.zeros_like(places), round_number, part)
             if alone := len(places) == 1:
                 client, seat = self._without_axis(client, seat)
             result = _over_clients(one, (0, 0), alone=alone)(client, seat)
             results.append(tree.repeat(result, 1) if alone else result)
-        return tree.concatenate(results)
+        return _in_order(tree.concatenate(results), torch.cat(chunks))
 
-    def _chunks(self, steps: Tensor) -> Sequence[Tensor]:
-        """Places of the clients of each chunk; clients with similar work share one."""
-        order = steps.argsort(stable=True)
-        pieces = -(-len(order) // self.chunk)
-        return order.tensor_split(pieces) if pieces else ()
-
-    def _draw(
+    def _planned(
         self, exchange: Exchange, cohort: Cohort, chunks: Sequence[Tensor], round_number: int
-    ) -> Iterator[Tensor]:
-        """The rows of all steps of each chunk, int64[calls, clients, width]."""
-        together = -(-DRAWN_TOGETHER // self.chunk)
+    ) -> Iterator[Plan]:
+        """The stages of each chunk, with their rows."""
+        together, per_step = -(-DRAWN_TOGETHER // self.chunk), exchange.batches_per_step
         for start in range(0, len(chunks), together):
-            group = chunks[start : start + together]
-            part = cohort.select(torch.cat(tuple(group)))
-            calls = int(part.steps.max()) * exchange.batches_per_step
-            drawn = self.setting.batches.draw(part.ids, round_number, calls)
-            yield from drawn.split([len(places) for places in group], dim=1)
+            group = [padded(places) for places in chunks[start : start + together]]
+            plans = [stages(cohort.steps[places], self._client_bytes) for places in group]
+            grids = [
+                torch.cartesian_prod(
+                    torch.arange(stage.steps.start * per_step, stage.steps.stop * per_step),
+                    cohort.ids[places[: stage.stack]],
+                )
+                for places, plan in zip(group, plans, strict=True)
+                for stage in plan
+            ]
+            calls, ids = torch.cat(grids).unbind(1)
+            drawn = self.setting.batches.draw(ids, round_number, calls)
+            pieces = iter(drawn.split([len(grid) for grid in grids]))
+            for plan in plans:
+                yield [(stage, next(pieces).unflatten(0, (-1, stage.stack))) for stage in plan]
 
     def _work(
-        self, exchange: Exchange, server: ServerState, part: Cohort, drawn: Tensor, round_number: int
+        self, exchange: Exchange, server: ServerState, part: Cohort, plan: Plan, round_number: int
     ) -> tuple[Message, Message]:
         """The local work of one chunk: new states are stored, the messages returned."""
         setting, count = self.setting, len(part)
         # Padding: the last client once more. What its doubles do is thrown away.
-        padded = torch.arange(padded_size(count)).clamp_max(count - 1)
-        part, drawn = part.select(padded), drawn[:, padded]
+        part = part.select(padded(torch.arange(count)))
         clock = Clock(torch.tensor(round_number), torch.tensor(0), setting.clock_steps(exchange))
         down = exchange.down(server, part.ids)
         down_axis = 0 if exchange.personal_down else None
@@ -139,7 +153,6 @@ class Vectorised:
         own_down = tree.row(down, 0) if alone and exchange.personal_down else down
         if alone:
             client, seat = self._without_axis(client, seat)
-            drawn = drawn[:, 0]
 
         def begin(client: ClientState, down: Message, seat: Seat) -> Any:
             return exchange.begin(client, down, self._site(seat, clock))
@@ -150,7 +163,7 @@ class Vectorised:
 
         work = _over_clients(begin, (0, down_axis, 0), alone=alone)(client, own_down, seat)
         if exchange.local_steps:
-            work = self._steps(exchange, work, client, own_down, seat._replace(rows=()), drawn, clock)
+            work = self._steps(exchange, work, client, own_down, seat._replace(rows=()), plan, clock)
         over = _over_clients(finish, (0, 0, down_axis, 0), alone=alone)
         client, up = over(work, client, own_down, seat)
         client, up = tree.repeat((client, up), 1) if alone else _first(count, (client, up))
@@ -164,22 +177,45 @@ class Vectorised:
         client: ClientState,
         down: Message,
         seat: Seat,
-        rows: Tensor,
+        plan: Plan,
         clock: Clock,
     ) -> Any:
-        """All local steps of a chunk: a step is recorded on its first use for these shapes, then replayed."""
+        """All local steps of a chunk. Those who finish are set aside: they may be computed a while longer."""
+        # A recorded step overwrites what changes, so that needs memory of its own.
+        work = tree.map_tree(lambda leaf: leaf.clone(memory_format=torch.contiguous_format), work)
+        if seat.client.ndim == 0:
+            ((stage, rows),) = plan
+            return self._replay(exchange, work, client, down, seat, rows[:, 0], clock, stage.steps)
+        finished: list[Any] = []
+        for stage, rows in plan:
+            work, client, seat = _first(stage.stack, (work, client, seat))
+            down = _first(stage.stack, down) if exchange.personal_down else down
+            work = self._replay(exchange, work, client, down, seat, rows, clock, stage.steps)
+            done = _between(stage.staying, stage.active, work)
+            finished.append(tree.map_tree(torch.clone, done) if stage.staying else done)
+        return tree.concatenate(finished[::-1])
+
+    def _replay(
+        self,
+        exchange: Exchange,
+        work: Any,
+        client: ClientState,
+        down: Message,
+        seat: Seat,
+        rows: Tensor,
+        clock: Clock,
+        steps: range,
+    ) -> Any:
+        """Some steps of a stack: a step is recorded on its first use for these shapes, then replayed."""
         batches, per_step = self.setting.batches, exchange.batches_per_step
         weights = batches.weights(seat.client)
-        # A recorded step overwrites what changes, so that needs memory of its own.
         changing, work_structure = pytree.tree_flatten(work)
-        changing = [leaf.clone(memory_format=torch.contiguous_format) for leaf in changing]
         fixed, fixed_structure = pytree.tree_flatten((client, down, seat, clock.round))
         replay: Replay | None = None
-        for step in range(int(seat.steps.max())):
-            calls = rows[step * per_step : (step + 1) * per_step]
+        for step, calls in zip(steps, rows.split(per_step), strict=True):
             drawn = [leaf for call in calls for leaf in self._laid_out(batches.gather(call, weights))]
             arguments = Arguments(changing, fixed, drawn, torch.tensor(step))
-            if step == 0:
+            if replay is None:
                 structures = (work_structure, fixed_structure)
                 recording = self._recording(exchange, arguments, structures, clock.local_steps)
             this = recording.first if step == 0 else recording.later
@@ -207,8 +243,7 @@ class Vectorised:
         """The recorded step for arguments of these shapes."""
         work_structure, fixed_structure = structures
         _, _, seat, _ = pytree.tree_unflatten(example.fixed, fixed_structure)
-        masked = bool((seat.steps < seat.steps.max()).any())
-        stacked_step = self._stacked_step(exchange, masked, local_steps, alone=seat.client.ndim == 0)
+        stacked_step = self._stacked_step(exchange, local_steps, alone=seat.client.ndim == 0)
 
         def flat_step(arguments: Arguments) -> list[Tensor]:
             work = pytree.tree_unflatten(arguments.changing, work_structure)
@@ -218,16 +253,11 @@ class Vectorised:
             return tree.leaves(stacked_step(work, client, down, batches, seat, round_number, arguments.step))
 
         layouts = tuple((leaf.shape, leaf.stride(), leaf.dtype) for leaf in example.flat())
-        signature = (exchange, masked, local_steps, layouts)
+        signature = (exchange, local_steps, layouts)
         return self._recordings.get(signature, lambda: record(flat_step, example))
 
-    def _stacked_step(
-        self, exchange: Exchange, masked: bool, local_steps: int, *, alone: bool
-    ) -> Callable[..., Any]:
-        """The step of a stack of clients, or of one client alone.
-
-        With a mask, clients that have finished their work stand still.
-        """
+    def _stacked_step(self, exchange: Exchange, local_steps: int, *, alone: bool) -> Callable[..., Any]:
+        """The step of a stack of clients, or of one client alone."""
 
         def one(
             work: Any,
@@ -239,8 +269,7 @@ class Vectorised:
             step: Tensor,
         ) -> Any:
             site = self._site(seat, Clock(round_number, step, local_steps))
-            moved = exchange.step(work, client, down, batches, site)
-            return tree.where(step < seat.steps, moved, work) if masked else moved
+            return exchange.step(work, client, down, batches, site)
 
         down_axis = 0 if exchange.personal_down else None
         return _over_clients(one, (0, 0, down_axis, 0, 0, None, None), alone=alone)
@@ -249,7 +278,7 @@ class Vectorised:
         setting = self.setting
         rows: Batch | tuple[()] = ()
         if data is not None:
-            rows = all_rows(setting.federation, data, ids, max(int(data.sizes.max()), 1))
+            rows = all_rows(setting.federation, data, ids, max(int(data.sizes[ids].max()), 1))
         sizes = setting.federation.train.sizes[ids]
         return Seat(ids, sizes, steps, setting.client_key(ids, round_number), rows)
 
@@ -281,24 +310,7 @@ class _Replies:
             return None
         if self.weights is not None:
             return self.parts[0]
-        uploads, order = tree.concatenate(self.parts), torch.cat(self.ranks).argsort()
-        in_order = bool((order.diff() == 1).all())  # a copy of all uploads saved
-        return uploads if in_order else tree.select(uploads, order)
-
-
-def chunk_size(module: nn.Module) -> int:
-    """How many clients are worked on at once."""
-    if any(isinstance(layer, nn.modules.conv._ConvNd) for layer in module.modules()):
-        return 1  # for a stack of models it would be a grouped convolution, no faster than one by one
-    size = sum(p.numel() * p.element_size() for p in module.parameters())
-    return max(1, min(MOST_CLIENTS, CHUNK_BYTES // size))
-
-
-def padded_size(count: int) -> int:
-    """A chunk's size rounded up to a few significant bits: few different shapes to record, little waste."""
-    bits = 3 if count < 32 else 5
-    grain = 1 << max(count.bit_length() - bits, 0)
-    return -(-count // grain) * grain
+        return _in_order(tree.concatenate(self.parts), torch.cat(self.ranks))
 
 
 def _over_clients(
@@ -308,6 +320,18 @@ def _over_clients(
     return function if alone else vmap(function, in_dims=axes)
 
 
+def _in_order(stacked: Any, places: Tensor) -> Any:
+    """Entries that belong at some places, each at its place."""
+    order = places.argsort()
+    in_order = bool((order.diff() == 1).all())  # a copy of everything saved
+    return stacked if in_order else tree.select(stacked, order)
+
+
 def _first(count: int, stacked: Any) -> Any:
     """The first entries of a stack."""
-    return tree.map_tree(lambda leaf: leaf[:count], stacked)
+    return _between(0, count, stacked)
+
+
+def _between(start: int, stop: int, stacked: Any) -> Any:
+    """Neighbouring entries of a stack."""
+    return tree.map_tree(lambda leaf: leaf[start:stop], stacked)

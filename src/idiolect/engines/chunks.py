@@ -1,0 +1,83 @@
+"""Which clients are computed together: chunks of a cohort, and the stages in which a chunk does its steps."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+CHUNK_BYTES = 16 * 2**20  # parameters of one chunk: about what stays in the cache over a round
+MOST_CLIENTS = 256  # in a chunk, however small the model
+SMALL_STACK_BYTES = 2**18  # parameters of a stack whose step takes as long with half of the clients
+ROW_BYTES = 64 * 2**20  # of the clients whose rows are looked at together
+
+
+class Stage(NamedTuple):
+    """Some steps of a chunk, in which the same clients are at work."""
+
+    steps: range
+    stack: int  # clients that are computed: those at work, and some that have finished
+    active: int  # clients at work
+    staying: int  # of these, clients that go on after the stage
+
+
+def parameter_bytes(module: nn.Module) -> int:
+    """The memory of a model."""
+    return sum(p.numel() * p.element_size() for p in module.parameters())
+
+
+def chunk_size(module: nn.Module) -> int:
+    """How many clients are worked on at once."""
+    if any(isinstance(layer, nn.modules.conv._ConvNd) for layer in module.modules()):
+        return 1  # for a stack of models it would be a grouped convolution, no faster than one by one
+    return max(1, min(MOST_CLIENTS, CHUNK_BYTES // parameter_bytes(module)))
+
+
+def similar_work(steps: Tensor, most: int) -> Sequence[Tensor]:
+    """Places of the clients of each chunk, most steps first; clients with similar work share one."""
+    order = steps.argsort(stable=True, descending=True)
+    pieces = -(-len(order) // most)
+    return order.tensor_split(pieces) if pieces else ()
+
+
+def similar_size(sizes: Tensor, most: int, row_bytes: int) -> Iterator[Tensor]:
+    """Places of clients that are looked at together, most rows first: each is padded to the first one's."""
+    order = sizes.argsort(stable=True, descending=True)
+    while len(order):
+        padded_bytes = max(int(sizes[order[0]]), 1) * row_bytes
+        count = max(1, min(most, ROW_BYTES // padded_bytes))
+        yield order[:count]
+        order = order[count:]
+
+
+def padded(places: Tensor) -> Tensor:
+    """The last client once more, and so on until there are as many as in one of few sizes."""
+    return places[torch.arange(padded_size(len(places))).clamp_max(len(places) - 1)]
+
+
+def padded_size(count: int) -> int:
+    """A chunk's size rounded up to a few significant bits: few different shapes to record, little waste."""
+    bits = 3 if count < 32 else 5
+    grain = 1 << max(count.bit_length() - bits, 0)
+    return -(-count // grain) * grain
+
+
+def stages(steps: Tensor, client_bytes: int) -> list[Stage]:
+    """The stages of a chunk of which each client does so many steps, most first.
+
+    The stack is halved when the clients at work fit into half of it: there are few sizes to record. A small
+    stack takes little time anyway.
+
+    >>> for stage in stages(torch.tensor([5, 3, 3]), client_bytes=2**20):
+    ...     print(stage)
+    Stage(steps=range(0, 3), stack=3, active=3, staying=1)
+    Stage(steps=range(3, 5), stack=1, active=1, staying=0)
+    """
+    plan, begin, stack = [], 0, len(steps)
+    for end in steps.unique().tolist():
+        active, staying = int((steps >= end).sum()), int((steps > end).sum())
+        while stack * client_bytes > SMALL_STACK_BYTES and active <= (half := (stack + 1) // 2) < stack:
+            stack = half
+        plan.append(Stage(range(begin, end), stack, active, staying))
+        begin = end
+    return plan
