@@ -93,7 +93,10 @@ class Simulation:
         return tree.row(self.predictors(torch.tensor([client])), 0)
 
     def survey(self, look: Callable[[ClientState, Site], Any], part: Rows) -> Any:
-        """Apply a pure function to every client and its rows in one part of the data; stacked."""
+        """Apply a pure function to every client and its rows in one part of the data; stacked.
+
+        Rows are padded, with weight zero, to as many as another client has: results have no axis of rows.
+        """
         return self._survey(look, part, self._ids(None))
 
     def _survey(self, look: Callable[[ClientState, Site], Any], part: Rows, ids: Tensor) -> Any:

@@ -10,11 +10,17 @@ from idiolect.core import tree
 from idiolect.core.method import Cohort, Method, Population
 from idiolect.core.task import Task
 from idiolect.data.federation import Federation, Rows
+from idiolect.engines import chunks
 from idiolect.engines.chunks import padded_size
+from idiolect.evaluation.metrics import evaluate
 from idiolect.methods.apfl import APFL
 from idiolect.methods.catalogue import METHODS
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.local import Local
+from idiolect.methods.per_fedavg import PerFedAvg
+from idiolect.methods.perm import PERM
+from idiolect.methods.pfedme import PFedMe
+from idiolect.methods.scaffold import Scaffold
 from idiolect.models import build_model
 from idiolect.simulation import Simulation
 
@@ -145,11 +151,58 @@ def test_chunks_do_not_change_the_numbers() -> None:
     assert_equal_runs(whole.play(2), pieces.play(2), 1e-12)
 
 
-@pytest.mark.parametrize("count", [1, 2, 31, 32, 33, 63, 100, 127, 129, 1000])
-def test_padding_wastes_little_and_leaves_few_sizes(count: int) -> None:
-    assert count <= padded_size(count) <= count * (17 / 16 if count >= 32 else 6 / 5)
-    assert len({padded_size(n) for n in range(1, 32)}) <= 16
-    assert len({padded_size(n) for n in range(1, 257)}) <= 80
+@pytest.mark.parametrize("plan", ["unequal steps", "lost replies"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        FedAvg(local_steps={"epochs": 2}),
+        FedAvg(local_steps=9, optimizer="momentum"),
+        APFL(local_steps=9),  # its first step is another one
+        Scaffold(local_steps=9),  # steps share what is computed once
+        PerFedAvg(local_steps=9),  # several batches in a step
+        PFedMe(local_steps=4),
+        PERM(local_steps=9),  # another message to each client
+    ],
+    ids=lambda method: method.name,
+)
+def test_stacks_that_become_smaller_give_the_same_numbers(
+    method: Method, plan: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunks, "SMALL_STACK_BYTES", 0)
+    expected, actual = both(method, "mlp", PLANS[plan], torch.float64)
+    assert_equal_runs(expected, actual, 1e-9)
+
+
+def test_what_is_computed_for_clients_that_have_finished_is_thrown_away() -> None:
+    """The first client's errors grow 100,000 times in a step: in the other's 40 steps they would overflow."""
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(41, 3, generator=generator)
+    inputs[0] *= 1000
+    targets = torch.randn(41, 1, generator=generator)
+    owned = Rows.of_clients([torch.arange(1), torch.arange(1, 41)])
+    data = Federation(inputs, targets, Task("regression", 1), ("a", "b"), owned, owned, owned)
+    module, method = nn.Linear(3, 1), FedAvg(local_steps={"epochs": 1}, lr=0.1)
+    expected, actual = (
+        Simulation(method, module, data, batch_size=1, dtype=torch.float64, engine=engine).play(1)
+        for engine in ("sequential", "vectorised")
+    )
+    assert all(leaf.isfinite().all() for leaf in actual.server.w.values())
+    assert_equal_runs(expected, actual, 1e-9)
+
+
+@pytest.mark.parametrize("row_bytes", [1, 500, 2**26])
+def test_clients_are_evaluated_in_their_order_whatever_their_sizes(
+    row_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunks, "ROW_BYTES", row_bytes)
+    data, module = problem("mlp")
+    method = FedAvg(local_steps=3)
+    expected, actual = (
+        evaluate(Simulation(method, module, data, batch_size=4, dtype=torch.float64, engine=engine).play(1))
+        for engine in ("sequential", "vectorised")
+    )
+    assert expected.drop(columns="value").equals(actual.drop(columns="value"))
+    torch.testing.assert_close(*(torch.tensor(table["value"].to_numpy()) for table in (actual, expected)))
 
 
 def test_padded_chunks_leave_no_trace() -> None:

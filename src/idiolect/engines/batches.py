@@ -56,9 +56,10 @@ class Batches:
         return Batch(_take(self.federation.inputs, rows), _take(self.federation.targets, rows), weights)
 
 
-def all_rows(federation: Federation, part: Rows, ids: Tensor, width: int) -> Batch:
-    """All rows of each client in one part of the federation, padded to `width`."""
+def all_rows(federation: Federation, part: Rows, ids: Tensor) -> Batch:
+    """All rows of each client in one part of the federation, padded to the largest of these clients."""
     sizes = part.sizes[ids]
+    width = max(int(sizes.max()), 1)
     place = torch.arange(width) % sizes.clamp_min(1)[:, None]
     # A client without rows gets somebody's row with weight zero: its sums are then exactly zero.
     index = part.index[(part.offsets[ids][:, None] + place).clamp_max(len(part.index) - 1)]

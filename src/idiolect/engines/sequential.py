@@ -93,19 +93,16 @@ class Sequential:
                 steps=torch.tensor(0),
                 key=self.setting.client_key(number, round_number),
                 clock=Clock(torch.tensor(round_number), torch.tensor(0), 0),
-                rows=tree.row(all_rows(self.setting.federation, part, number[None], self._width(part)), 0),
+                rows=tree.row(all_rows(self.setting.federation, part, number[None]), 0),
             )
             results.append(look(client, site))
         return tree.stack(results)
-
-    def _width(self, part: Rows) -> int:
-        return max(int(part.sizes.max()), 1)
 
     def _site(self, exchange: Exchange, one: Cohort, round_number: int) -> Callable[[int], Site]:
         setting, train = self.setting, self.setting.federation.train
         rows = None
         if exchange.sees_all_rows:
-            rows = tree.row(all_rows(setting.federation, train, one.ids, self._width(train)), 0)
+            rows = tree.row(all_rows(setting.federation, train, one.ids), 0)
 
         def at(step: int) -> Site:
             return Site(

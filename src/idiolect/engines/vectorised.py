@@ -32,7 +32,7 @@ from idiolect.engines.chunks import (
 from idiolect.engines.memory import keep_freed_memory
 from idiolect.engines.recording import Arguments, Recording, Recordings, Replay, record
 
-Plan = list[tuple[Stage, Tensor]]  # the stages of a chunk, with their rows int64[calls, stack, width]
+Stages = list[tuple[Stage, Tensor]]  # the stages of a chunk, with their rows int64[calls, stack, width]
 DRAWN_TOGETHER = 16  # clients whose batches are drawn at once, at least: it takes as long for one
 
 
@@ -79,9 +79,9 @@ class Vectorised:
         arrived = cohort.select(cohort.replied)
         replies = _Replies(weights)
         chunks = similar_work(cohort.steps, self.chunk)
-        for places, plan in zip(chunks, self._planned(exchange, cohort, chunks, round_number), strict=True):
+        for places, staged in zip(chunks, self._staged(exchange, cohort, chunks, round_number), strict=True):
             part = cohort.select(places)
-            down, up = self._work(exchange, server, part, plan, round_number)
+            down, up = self._work(exchange, server, part, staged, round_number)
             traffic.record(traffic.down, places, exchange.down_bits(server, down, part.ids))
             if not part.replied.any():
                 continue
@@ -112,9 +112,9 @@ class Vectorised:
             results.append(tree.repeat(result, 1) if alone else result)
         return _in_order(tree.concatenate(results), torch.cat(chunks))
 
-    def _planned(
+    def _staged(
         self, exchange: Exchange, cohort: Cohort, chunks: Sequence[Tensor], round_number: int
-    ) -> Iterator[Plan]:
+    ) -> Iterator[Stages]:
         """The stages of each chunk, with their rows."""
         together, per_step = -(-DRAWN_TOGETHER // self.chunk), exchange.batches_per_step
         for start in range(0, len(chunks), together):
@@ -135,7 +135,7 @@ class Vectorised:
                 yield [(stage, next(pieces).unflatten(0, (-1, stage.stack))) for stage in plan]
 
     def _work(
-        self, exchange: Exchange, server: ServerState, part: Cohort, plan: Plan, round_number: int
+        self, exchange: Exchange, server: ServerState, part: Cohort, staged: Stages, round_number: int
     ) -> tuple[Message, Message]:
         """The local work of one chunk: new states are stored, the messages returned."""
         setting, count = self.setting, len(part)
@@ -163,7 +163,7 @@ class Vectorised:
 
         work = _over_clients(begin, (0, down_axis, 0), alone=alone)(client, own_down, seat)
         if exchange.local_steps:
-            work = self._steps(exchange, work, client, own_down, seat._replace(rows=()), plan, clock)
+            work = self._steps(exchange, work, client, own_down, seat._replace(rows=()), staged, clock)
         over = _over_clients(finish, (0, 0, down_axis, 0), alone=alone)
         client, up = over(work, client, own_down, seat)
         client, up = tree.repeat((client, up), 1) if alone else _first(count, (client, up))
@@ -177,17 +177,17 @@ class Vectorised:
         client: ClientState,
         down: Message,
         seat: Seat,
-        plan: Plan,
+        staged: Stages,
         clock: Clock,
     ) -> Any:
         """All local steps of a chunk. Those who finish are set aside: they may be computed a while longer."""
         # A recorded step overwrites what changes, so that needs memory of its own.
         work = tree.map_tree(lambda leaf: leaf.clone(memory_format=torch.contiguous_format), work)
         if seat.client.ndim == 0:
-            ((stage, rows),) = plan
+            ((stage, rows),) = staged
             return self._replay(exchange, work, client, down, seat, rows[:, 0], clock, stage.steps)
         finished: list[Any] = []
-        for stage, rows in plan:
+        for stage, rows in staged:
             work, client, seat = _first(stage.stack, (work, client, seat))
             down = _first(stage.stack, down) if exchange.personal_down else down
             work = self._replay(exchange, work, client, down, seat, rows, clock, stage.steps)
@@ -278,7 +278,7 @@ class Vectorised:
         setting = self.setting
         rows: Batch | tuple[()] = ()
         if data is not None:
-            rows = all_rows(setting.federation, data, ids, max(int(data.sizes[ids].max()), 1))
+            rows = all_rows(setting.federation, data, ids)
         sizes = setting.federation.train.sizes[ids]
         return Seat(ids, sizes, steps, setting.client_key(ids, round_number), rows)
 

@@ -55,7 +55,7 @@ def check_method(
         ("nothing but messages crosses, nothing but states is remembered", lambda: _only_messages(method)),
         ("states survive serialisation", lambda: _states_survive(method)),
         ("vectorised equals sequential", lambda: _engines_agree(method, Uniform(rate=0.7))),
-        ("masked steps are no-ops", lambda: _engines_agree(method, PartialWork())),
+        ("clients that finish early stand still", lambda: _engines_agree(method, PartialWork())),
         ("the order of clients is irrelevant", lambda: _order_irrelevant(method)),
         ("a client can join at any round", lambda: _newcomers_welcome(method)),
         *((f"reduces to {r.other.name}", lambda r=r: _reduces(method, r)) for r in reductions),
