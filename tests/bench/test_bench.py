@@ -10,7 +10,7 @@ from idiolect import models
 from idiolect.bench import run_bench
 from idiolect.bench.measure import interleaved_seconds, ratio
 from idiolect.bench.plain_loop import PlainLoop
-from idiolect.bench.run import noise, simulate, work_of_a_round
+from idiolect.bench.run import noise, simulate, uneven_steps, work_of_a_round
 from idiolect.data.federation import Federation
 from idiolect.methods.apfl import APFL
 from idiolect.methods.fedavg import FedAvg
@@ -24,10 +24,10 @@ def small(federation: Federation) -> nn.Module:
 
 def test_the_plain_loop_is_fedavg() -> None:
     """With all rows in each batch their order does not matter, so both compute the same model."""
-    data = noise((5,), clients=3, rows=6)
+    data = noise((5,), [6, 6, 6])
     module = small(data)
     ours = Simulation(FedAvg(local_steps=4), module, data, batch_size=6)
-    plain = PlainLoop(module, data, batch_size=6, local_steps=4, rate=0.1)
+    plain = PlainLoop(module, data, batch_size=6, local_steps=[4, 4, 4], rate=0.1)
     for _ in range(2):
         plain.advance()
         ours.advance()
@@ -35,9 +35,16 @@ def test_the_plain_loop_is_fedavg() -> None:
         torch.testing.assert_close(parameter.detach(), ours.server.w[name], rtol=1e-4, atol=1e-6)
 
 
+def test_uneven_clients_do_as_much_work_in_all_and_differ_by_much() -> None:
+    steps = uneven_steps(100, 20)
+    assert sum(steps) == pytest.approx(2000, rel=0.01)
+    assert min(steps) <= 2
+    assert max(steps) >= 100
+
+
 def test_work_is_counted() -> None:
     """A row of a 5-4-10 perceptron: its 60 weights forward, 60 backward, and 40 back to the hidden units."""
-    data = noise((5,), clients=2, rows=6)
+    data = noise((5,), [6, 6])
     fedavg, apfl = (
         work_of_a_round(simulate(method(local_steps=3), small, data)) for method in (FedAvg, APFL)
     )
@@ -65,6 +72,7 @@ def test_all_keys_are_there() -> None:
     result = json.loads(to_json(run_bench(clients=4, local_steps=2, repeats=1, scaling=(2, 4))))
     for key in ("fedavg_linear", "fedavg_mlp", "fedavg_cnn", "apfl_mlp_over_fedavg"):
         assert result[key] > 0
+    assert all(row["speed_up"] > 0 for row in result["uneven_clients"].values())
     assert [row["clients"] for row in result["scaling"]] == [2, 4]
     assert result["costs_of_little_work"].keys() == {"one_local_step", "quarter_of_the_clients"}
     for costs in (result["method_costs"], result["method_costs_cnn"]):

@@ -173,6 +173,22 @@ def test_stacks_that_become_smaller_give_the_same_numbers(
     assert_equal_runs(expected, actual, 1e-9)
 
 
+@pytest.mark.parametrize("row_bytes", [1, 2**26])
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_batches_of_all_rows_are_padded_to_similar_clients(
+    model: str, row_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunks, "ROW_BYTES", row_bytes)
+    data, module = problem(model)
+    expected, actual = (
+        Simulation(
+            APFL(local_steps=3), module, data, batch_size=None, dtype=torch.float64, engine=engine
+        ).play(2)
+        for engine in ("sequential", "vectorised")
+    )
+    assert_equal_runs(expected, actual, 1e-9)
+
+
 def test_what_is_computed_for_clients_that_have_finished_is_thrown_away() -> None:
     """The first client's errors grow 100,000 times in a step: in the other's 40 steps they would overflow."""
     generator = torch.Generator().manual_seed(1)

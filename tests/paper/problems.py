@@ -77,7 +77,7 @@ class Softmax:
         """The rows of a client's c-th gradient call in a round."""
         batches = Batches(self.federation, self.seed, self.batch_size)
         size = int(batches.batch_sizes[client])
-        return batches.draw(torch.tensor(client), round_number, torch.tensor(call))[:size].numpy()
+        return batches.draw(torch.tensor(client), round_number, torch.tensor(call), size).numpy()
 
     def rows(self, client: int) -> np.ndarray:
         """All training rows of a client."""

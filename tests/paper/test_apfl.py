@@ -298,7 +298,7 @@ def test_a_newcomer_trains_its_own_model_against_the_frozen_shared_one(engine: E
     assert exchange is not None
     setting, ids = run.engine.setting, torch.tensor([2])
     setting.store.put(ids, setting.arrivals(run.server, ids))
-    rows = setting.batches.draw(ids, 7, torch.arange(5))
+    rows = setting.batches.draw(ids, 7, torch.arange(5), int(setting.batches.batch_sizes[2]))
     shared = run.server.w["weight"].numpy()
     v = shared.copy()
     for drawn in rows:

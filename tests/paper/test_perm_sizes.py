@@ -125,7 +125,7 @@ def test_an_epoch_of_visits_trains_what_owner_and_host_hold(engine, rule):
             model = [m * p for m, p in zip(mask, V[i], strict=True)]
             size = int(problem.batches.batch_sizes[c])
             for k in range(steps):
-                rows = problem.batches.draw(torch.tensor(c), r, torch.tensor(k))[:size].numpy()
+                rows = problem.batches.draw(torch.tensor(c), r, torch.tensor(k), size).numpy()
                 found = problem.gradient(model, rows)
                 factor = rate * A[i, c] / A[i].max()
                 model = [p - factor * m * g for p, m, g in zip(model, mask, found, strict=True)]

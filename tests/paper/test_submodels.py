@@ -117,7 +117,7 @@ def test_submodel_training_equals_its_transcription(engine, kind, selection):
             local = [mask * p for mask, p in zip(masks, w, strict=True)]
             size = int(batches.batch_sizes[c])
             for k in range(steps):
-                rows = batches.draw(torch.tensor(c), r, torch.tensor(k))[:size].numpy()
+                rows = batches.draw(torch.tensor(c), r, torch.tensor(k), size).numpy()
                 gradient = numpy_gradient(local, x[rows], y[rows])
                 local = [p - rate * mask * g for p, mask, g in zip(local, masks, gradient, strict=True)]
             sums = [s + p for s, p in zip(sums, local, strict=True)]

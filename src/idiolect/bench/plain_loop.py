@@ -1,6 +1,7 @@
 """The control: federated averaging as the popular libraries write it, a module and a loader per client."""
 
 import copy
+from collections.abc import Sequence
 from itertools import cycle, islice
 
 import torch
@@ -11,10 +12,19 @@ from idiolect.data.federation import Federation
 
 
 class PlainLoop:
-    """Every client has a copy of the module; a round trains the copies one by one and averages them."""
+    """Every client has a copy of the module; a round trains the copies one by one and averages them.
+
+    `local_steps` are those of each client.
+    """
 
     def __init__(
-        self, module: nn.Module, federation: Federation, *, batch_size: int, local_steps: int, rate: float
+        self,
+        module: nn.Module,
+        federation: Federation,
+        *,
+        batch_size: int,
+        local_steps: Sequence[int],
+        rate: float,
     ) -> None:
         self.module = module
         self.copies = [copy.deepcopy(module) for _ in range(len(federation))]
@@ -24,19 +34,19 @@ class PlainLoop:
 
     def advance(self) -> None:
         """Play one round."""
-        for model, data in zip(self.copies, self.data, strict=True):
+        for model, data, steps in zip(self.copies, self.data, self.local_steps, strict=True):
             model.load_state_dict(self.module.state_dict())
-            self._train(model, DataLoader(data, self.batch_size, shuffle=True, drop_last=True))
+            self._train(model, DataLoader(data, self.batch_size, shuffle=True, drop_last=True), steps)
         with torch.no_grad():
             for shared, *own in zip(
                 self.module.parameters(), *(model.parameters() for model in self.copies), strict=True
             ):
                 shared.copy_(torch.stack(list(own)).mean(0))
 
-    def _train(self, model: nn.Module, loader: DataLoader[tuple[torch.Tensor, ...]]) -> None:
+    def _train(self, model: nn.Module, loader: DataLoader[tuple[torch.Tensor, ...]], steps: int) -> None:
         optimizer = torch.optim.SGD(model.parameters(), lr=self.rate)
         loss_of = nn.CrossEntropyLoss()
-        for inputs, targets in islice((batch for _ in cycle([0]) for batch in loader), self.local_steps):
+        for inputs, targets in islice((batch for _ in cycle([0]) for batch in loader), steps):
             optimizer.zero_grad()
             loss_of(model(inputs), targets).backward()
             optimizer.step()

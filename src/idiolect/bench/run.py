@@ -1,7 +1,7 @@
 """The benchmark: 100 clients, all taking part, 20 local steps, batches of 20."""
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from idiolect import models
 from idiolect.bench.measure import PeakMemory, interleaved_seconds, ratio
 from idiolect.bench.plain_loop import PlainLoop
-from idiolect.core.method import Method
+from idiolect.core.method import Epochs, LocalWork, Method
 from idiolect.core.objective import Batch, Objective
 from idiolect.core.task import Task
 from idiolect.core.tree import Params
@@ -40,11 +40,15 @@ def run_bench(
 ) -> dict[str, Any]:
     """Measure everything in one run. Speed-ups and costs are ratios of times on this machine, now."""
     rows = local_steps * BATCH_SIZE  # one epoch is the local work
-    flat = noise((784,), clients, rows)
-    images = noise((3, 32, 32), clients, rows=2 * BATCH_SIZE)
+    flat = noise((784,), [rows] * clients)
+    images = noise((3, 32, 32), [2 * BATCH_SIZE] * clients)
+    uneven = noise((784,), [steps * BATCH_SIZE for steps in uneven_steps(clients, local_steps)])
     linear = speed_up(flat, models.linear, local_steps, repeats)
     mlp = speed_up(flat, models.mlp, local_steps, repeats)
     cnn = speed_up(images, small_cnn, local_steps, max(1, repeats // 3))
+    linear_uneven, mlp_uneven = (
+        speed_up(uneven, model, Epochs(1), repeats) for model in (models.linear, models.mlp)
+    )
     few = flat.subset(range(min(20, clients)))
     costs = method_costs(few, models.mlp, local_steps, repeats)
     costs_of_little = costs_of_little_work(few, local_steps, repeats)
@@ -56,6 +60,7 @@ def run_bench(
         "fedavg_cnn": cnn["speed_up"],
         "apfl_mlp_over_fedavg": apfl,
         "seconds": {"linear": linear, "mlp": mlp, "cnn": cnn},
+        "uneven_clients": {"linear": linear_uneven, "mlp": mlp_uneven},
         "scaling": [scale(count, local_steps) for count in scaling],
         "method_costs": costs,
         "method_costs_cnn": costs_cnn,
@@ -70,14 +75,20 @@ def run_bench(
     }
 
 
-def noise(shape: tuple[int, ...], clients: int, rows: int) -> Federation:
+def noise(shape: tuple[int, ...], sizes: Sequence[int]) -> Federation:
     """Clients with random rows of ten classes: what is learned does not matter here."""
     generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(clients * rows, *shape, generator=generator)
-    targets = torch.randint(10, (clients * rows,), generator=generator)
-    owned = Rows.of_clients(list(torch.arange(clients * rows).split(rows)))
-    names = tuple(str(client) for client in range(clients))
+    inputs = torch.randn(sum(sizes), *shape, generator=generator)
+    targets = torch.randint(10, (sum(sizes),), generator=generator)
+    owned = Rows.of_clients(list(torch.arange(sum(sizes)).split(list(sizes))))
+    names = tuple(str(client) for client in range(len(sizes)))
     return Federation(inputs, targets, Task("multiclass", 10), names, owned, owned, owned)
+
+
+def uneven_steps(clients: int, mean: int) -> list[int]:
+    """Steps of an epoch where clients differ as in practice: most have little data, a few have most of it."""
+    shares = torch.randn(clients, generator=torch.Generator().manual_seed(0)).exp()
+    return (shares / shares.mean() * mean).round().clamp_min(1).int().tolist()
 
 
 ModelFactory = Callable[[Federation], nn.Module]
@@ -88,12 +99,11 @@ def small_cnn(federation: Federation) -> nn.Module:
     return models.cnn(federation, filters=(32, 64))
 
 
-def speed_up(federation: Federation, model: ModelFactory, local_steps: int, repeats: int) -> dict[str, float]:
+def speed_up(federation: Federation, model: ModelFactory, work: LocalWork, repeats: int) -> dict[str, float]:
     """FedAvg against the plain loop: seconds of a round of each, and how many times faster it is."""
-    plain = PlainLoop(
-        model(federation), federation, batch_size=BATCH_SIZE, local_steps=local_steps, rate=RATE
-    )
-    ours = simulate(FedAvg(local_steps=local_steps), model, federation)
+    ours = simulate(FedAvg(local_steps=work), model, federation)
+    steps = ours.engine.setting.batches.steps(work, torch.arange(len(federation))).tolist()
+    plain = PlainLoop(model(federation), federation, batch_size=BATCH_SIZE, local_steps=steps, rate=RATE)
     seconds = interleaved_seconds({"plain": plain.advance, "ours": ours.advance}, repeats)
     return {
         "plain_loop": statistics.median(seconds["plain"]),
@@ -112,7 +122,7 @@ def apfl_cost(federation: Federation, local_steps: int, repeats: int) -> float:
 
 def scale(clients: int, local_steps: int) -> dict[str, float | None]:
     """Seconds and memory of a round of FedAvg with the MLP, all clients taking part."""
-    federation = noise((784,), clients, rows=2 * BATCH_SIZE)
+    federation = noise((784,), [2 * BATCH_SIZE] * clients)
     simulation = simulate(FedAvg(local_steps=local_steps), models.mlp, federation)
     simulation.advance()  # the states of all clients are there from now on
     with PeakMemory() as peak:
@@ -150,7 +160,7 @@ def method_costs(
 
 def cnn_costs(clients: int, local_steps: int, repeats: int) -> dict[str, dict[str, float]]:
     """The same with a model whose gradients, not the passes over its parameters, take the time."""
-    images = noise((3, 32, 32), clients, rows=local_steps * BATCH_SIZE)
+    images = noise((3, 32, 32), [local_steps * BATCH_SIZE] * clients)
     return method_costs(images, small_cnn, local_steps, repeats)
 
 
@@ -231,6 +241,11 @@ def render(result: dict[str, Any]) -> Group:
     seconds = Table("model", "plain loop [s]", "vectorised [s]", title="Seconds per round of FedAvg (median)")
     for name, row in result["seconds"].items():
         seconds.add_row(name, f"{row['plain_loop']:.3f}", f"{row['vectorised']:.3f}")
+    uneven = Table(
+        "model", "plain loop [s]", "vectorised [s]", "ratio", title="The same with clients of different sizes"
+    )
+    for name, row in result["uneven_clients"].items():
+        uneven.add_row(name, f"{row['plain_loop']:.3f}", f"{row['vectorised']:.3f}", f"{row['speed_up']:.2f}")
     scaling = Table("clients", "s per round", "ms per client", "peak of a chunk [MB]", title="Scaling, MLP")
     for row in result["scaling"]:
         peak = row["peak_megabytes_of_a_chunk"]
@@ -247,7 +262,7 @@ def render(result: dict[str, Any]) -> Group:
     little = Table("round of FedAvg", "time", title="FedAvg with little work over itself, MLP")
     for name, cost in result["costs_of_little_work"].items():
         little.add_row(name.replace("_", " "), f"{cost:.2f}")
-    return Group(ratios, seconds, scaling, *costs, little)
+    return Group(ratios, seconds, uneven, scaling, *costs, little)
 
 
 def _costs_table(costs: dict[str, dict[str, float]], model: str) -> Table:

@@ -21,9 +21,9 @@ class Batches:
     def __init__(self, federation: Federation, seed: int, batch_size: int | None) -> None:
         self.federation = federation
         self.seed = seed
+        self.batch_size = batch_size
         sizes = federation.train.sizes
         self.batch_sizes = sizes if batch_size is None else sizes.clamp_max(batch_size)
-        self.width = int(self.batch_sizes.max())
 
     def steps(self, work: "int | Epochs", ids: Tensor) -> Tensor:
         """Local work as a number of steps for each client."""
@@ -36,20 +36,23 @@ class Batches:
         """The steps that a round has on the clock of learning-rate schedules."""
         return int(self.steps(work, torch.arange(len(self.federation))).max())
 
-    def draw(self, ids: Tensor, round_number: int, calls: Tensor) -> Tensor:
-        """Row numbers int64[..., width] of some calls of some clients in a round; both are broadcast."""
+    def draw(self, ids: Tensor, round_number: int, calls: Tensor, width: int) -> Tensor:
+        """Row numbers int64[..., width] of some calls of some clients in a round; both are broadcast.
+
+        Entries beyond a client's batch size only pad, and have no weight.
+        """
         ids, call = ids[..., None], calls[..., None]
         sizes = self.federation.train.sizes[ids]
-        stream = call * self.batch_sizes[ids] + torch.arange(self.width)
+        stream = call * self.batch_sizes[ids] + torch.arange(width)
         key = rng.key(self.seed, "batches", ids, round_number)
         epoch = stream // sizes
         # Within one epoch a client has one key for all its positions, which saves half of the hashing.
         place = rng.permute(stream % sizes, sizes, rng.fold(key, epoch if epoch.any() else 0))
         return self.federation.train.index[self.federation.train.offsets[ids] + place]
 
-    def weights(self, ids: Tensor) -> Tensor:
+    def weights(self, ids: Tensor, width: int) -> Tensor:
         """The weight of each row of a client's batches, [.., width]: 1/b, and 0 where it only pads."""
-        return _row_weights(self.batch_sizes[ids], self.width, self.federation)
+        return _row_weights(self.batch_sizes[ids], width, self.federation)
 
     def gather(self, rows: Tensor, weights: Tensor) -> Batch:
         """The rows themselves."""

@@ -62,7 +62,8 @@ def build_engine(choice: EngineName | HereEngine | RayEngineChoice, setting: Set
 def stacking_obstacle(setting: Setting) -> str | None:
     """Why the model's gradient cannot be taken for a stack of clients; None if it can. Found by trying."""
     batches, ids = setting.batches, torch.zeros(2, dtype=torch.int64)
-    batch = batches.gather(batches.draw(ids, 0, torch.tensor(0)), batches.weights(ids))
+    width = int(batches.batch_sizes[0])
+    batch = batches.gather(batches.draw(ids, 0, torch.tensor(0), width), batches.weights(ids, width))
     params = tree.map_tree(torch.clone, tree.repeat(setting.objective.initial_params(), len(ids)))
     try:
         vmap(setting.objective.gradient)(params, batch)

@@ -1,6 +1,6 @@
 """Which clients are computed together: chunks of a cohort, and the stages in which a chunk does its steps."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 CHUNK_BYTES = 16 * 2**20  # parameters of one chunk: about what stays in the cache over a round
 MOST_CLIENTS = 256  # in a chunk, however small the model
 SMALL_STACK_BYTES = 2**18  # parameters of a stack whose step takes as long with half of the clients
-ROW_BYTES = 64 * 2**20  # of the clients whose rows are looked at together
+ROW_BYTES = 64 * 2**20  # of a chunk's rows, all that are looked at or those of one batch
 
 
 class Stage(NamedTuple):
@@ -33,19 +33,25 @@ def chunk_size(module: nn.Module) -> int:
     return max(1, min(MOST_CLIENTS, CHUNK_BYTES // parameter_bytes(module)))
 
 
-def similar_work(steps: Tensor, most: int) -> Sequence[Tensor]:
-    """Places of the clients of each chunk, most steps first; clients with similar work share one."""
-    order = steps.argsort(stable=True, descending=True)
-    pieces = -(-len(order) // most)
-    return order.tensor_split(pieces) if pieces else ()
+def similar_work(steps: Tensor, batch_sizes: Tensor, most: int, row_bytes: int) -> Iterator[Tensor]:
+    """Places of the clients of each chunk, most steps first and, where these are equal, largest batches."""
+    order = batch_sizes.argsort(stable=True, descending=True)
+    order = order[steps[order].argsort(stable=True, descending=True)]
+    return _neighbours(order, batch_sizes, most, row_bytes)
 
 
 def similar_size(sizes: Tensor, most: int, row_bytes: int) -> Iterator[Tensor]:
-    """Places of clients that are looked at together, most rows first: each is padded to the first one's."""
-    order = sizes.argsort(stable=True, descending=True)
+    """Places of clients that are looked at together, most rows first."""
+    return _neighbours(sizes.argsort(stable=True, descending=True), sizes, most, row_bytes)
+
+
+def _neighbours(order: Tensor, rows: Tensor, most: int, row_bytes: int) -> Iterator[Tensor]:
+    """As many neighbours as may be together, padded to the largest number of rows; chunks of similar size."""
     while len(order):
-        padded_bytes = max(int(sizes[order[0]]), 1) * row_bytes
+        padded_bytes = max(int(rows[order[:most]].max()), 1) * row_bytes
         count = max(1, min(most, ROW_BYTES // padded_bytes))
+        chunks_left = -(-len(order) // count)
+        count = -(-len(order) // chunks_left)
         yield order[:count]
         order = order[count:]
 
@@ -56,8 +62,18 @@ def padded(places: Tensor) -> Tensor:
 
 
 def padded_size(count: int) -> int:
-    """A chunk's size rounded up to a few significant bits: few different shapes to record, little waste."""
-    bits = 3 if count < 32 else 5
+    """A chunk's size rounded up: few different shapes to record, little waste."""
+    return _rounded_up(count, bits=3 if count < 32 else 5)
+
+
+def padded_width(batch_sizes: Tensor, batch_size: int | None) -> int:
+    """The rows of a chunk's batches, likewise, which matters where a batch is all that a client has."""
+    widest = int(batch_sizes.max())
+    return widest if widest == batch_size else _rounded_up(widest, bits=3)
+
+
+def _rounded_up(count: int, bits: int) -> int:
+    """The next number with so many significant bits."""
     grain = 1 << max(count.bit_length() - bits, 0)
     return -(-count // grain) * grain
 

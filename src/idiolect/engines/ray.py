@@ -192,7 +192,7 @@ def _setting_of_block(setting: Setting, clients: range) -> Setting:
         partial_view(setting.federation, clients),
         MemoryStore(len(setting.federation)),
         seed=setting.seed,
-        batch_size=setting.batches.width,
+        batch_size=setting.batches.batch_size,
         founding=setting.founding,
     )
 

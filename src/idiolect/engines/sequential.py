@@ -68,8 +68,9 @@ class Sequential:
         batches = self.setting.batches
         site = self._site(exchange, one, round_number)
         calls = torch.arange(int(one.steps) * exchange.batches_per_step)
-        draws = batches.draw(one.ids, round_number, calls)
-        weights = batches.weights(one.ids)
+        width = int(batches.batch_sizes[one.ids])
+        draws = batches.draw(one.ids, round_number, calls, width)
+        weights = batches.weights(one.ids, width)
         work = exchange.begin(client, down, site(0))
         for step in range(int(one.steps)):
             first = step * exchange.batches_per_step

@@ -24,6 +24,7 @@ from idiolect.engines.chunks import (
     Stage,
     chunk_size,
     padded,
+    padded_width,
     parameter_bytes,
     similar_size,
     similar_work,
@@ -52,6 +53,7 @@ class Vectorised:
     def __init__(self, setting: Setting, chunk: int | None = None) -> None:
         self.setting = setting
         self._client_bytes = parameter_bytes(setting.objective.module)
+        self._row_bytes = setting.federation.inputs[:1].nbytes
         self.chunk = chunk or chunk_size(setting.objective.module)
         layers = setting.objective.module.modules()
         # Convolution and pooling are faster with channels last, which a stack of clients cannot have.
@@ -78,7 +80,8 @@ class Vectorised:
         traffic = Traffic(len(cohort))
         arrived = cohort.select(cohort.replied)
         replies = _Replies(weights)
-        chunks = similar_work(cohort.steps, self.chunk)
+        batch_sizes = self.setting.batches.batch_sizes[cohort.ids]
+        chunks = list(similar_work(cohort.steps, batch_sizes, self.chunk, self._row_bytes))
         for places, staged in zip(chunks, self._staged(exchange, cohort, chunks, round_number), strict=True):
             part = cohort.select(places)
             down, up = self._work(exchange, server, part, staged, round_number)
@@ -101,8 +104,7 @@ class Vectorised:
         def one(client: ClientState, seat: Seat) -> Any:
             return look(client, self._site(seat, clock))
 
-        row_bytes = setting.federation.inputs[0].nbytes
-        chunks = list(similar_size(part.sizes[ids], self.chunk, row_bytes))
+        chunks = list(similar_size(part.sizes[ids], self.chunk, self._row_bytes))
         for places in chunks:
             client = setting.states(ids[places])
             seat = self._seat(ids[places], torch.zeros_like(places), round_number, part)
@@ -116,10 +118,14 @@ class Vectorised:
         self, exchange: Exchange, cohort: Cohort, chunks: Sequence[Tensor], round_number: int
     ) -> Iterator[Stages]:
         """The stages of each chunk, with their rows."""
-        together, per_step = -(-DRAWN_TOGETHER // self.chunk), exchange.batches_per_step
+        batches, per_step = self.setting.batches, exchange.batches_per_step
+        together = -(-DRAWN_TOGETHER // self.chunk)
         for start in range(0, len(chunks), together):
             group = [padded(places) for places in chunks[start : start + together]]
             plans = [stages(cohort.steps[places], self._client_bytes) for places in group]
+            widths = [
+                padded_width(batches.batch_sizes[cohort.ids[places]], batches.batch_size) for places in group
+            ]
             grids = [
                 torch.cartesian_prod(
                     torch.arange(stage.steps.start * per_step, stage.steps.stop * per_step),
@@ -129,10 +135,10 @@ class Vectorised:
                 for stage in plan
             ]
             calls, ids = torch.cat(grids).unbind(1)
-            drawn = self.setting.batches.draw(ids, round_number, calls)
+            drawn = batches.draw(ids, round_number, calls, max(widths))
             pieces = iter(drawn.split([len(grid) for grid in grids]))
-            for plan in plans:
-                yield [(stage, next(pieces).unflatten(0, (-1, stage.stack))) for stage in plan]
+            for plan, width in zip(plans, widths, strict=True):
+                yield [(stage, next(pieces)[:, :width].unflatten(0, (-1, stage.stack))) for stage in plan]
 
     def _work(
         self, exchange: Exchange, server: ServerState, part: Cohort, staged: Stages, round_number: int
@@ -208,7 +214,7 @@ class Vectorised:
     ) -> Any:
         """Some steps of a stack: a step is recorded on its first use for these shapes, then replayed."""
         batches, per_step = self.setting.batches, exchange.batches_per_step
-        weights = batches.weights(seat.client)
+        weights = batches.weights(seat.client, rows.shape[-1])
         changing, work_structure = pytree.tree_flatten(work)
         fixed, fixed_structure = pytree.tree_flatten((client, down, seat, clock.round))
         replay: Replay | None = None
