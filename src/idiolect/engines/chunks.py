@@ -33,11 +33,11 @@ def chunk_size(module: nn.Module) -> int:
     return max(1, min(MOST_CLIENTS, CHUNK_BYTES // parameter_bytes(module)))
 
 
-def similar_work(steps: Tensor, batch_sizes: Tensor, most: int, row_bytes: int) -> Iterator[Tensor]:
-    """Places of the clients of each chunk, most steps first and, where these are equal, largest batches."""
-    order = batch_sizes.argsort(stable=True, descending=True)
+def similar_work(steps: Tensor, rows: Tensor, most: int, row_bytes: int) -> Iterator[Tensor]:
+    """Places of the clients of each chunk, most steps first and, where these are equal, most rows at once."""
+    order = rows.argsort(stable=True, descending=True)
     order = order[steps[order].argsort(stable=True, descending=True)]
-    return _neighbours(order, batch_sizes, most, row_bytes)
+    return _neighbours(order, rows, most, row_bytes)
 
 
 def similar_size(sizes: Tensor, most: int, row_bytes: int) -> Iterator[Tensor]:

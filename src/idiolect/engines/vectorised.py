@@ -77,11 +77,10 @@ class Vectorised:
         round_number: int,
     ) -> Outcome:
         """The exchange with a cohort that is prepared already; `weights` are those of its replies."""
-        traffic = Traffic(len(cohort))
+        setting, traffic, replies = self.setting, Traffic(len(cohort)), _Replies(weights)
         arrived = cohort.select(cohort.replied)
-        replies = _Replies(weights)
-        batch_sizes = self.setting.batches.batch_sizes[cohort.ids]
-        chunks = list(similar_work(cohort.steps, batch_sizes, self.chunk, self._row_bytes))
+        rows = setting.federation.train.sizes if exchange.sees_all_rows else setting.batches.batch_sizes
+        chunks = list(similar_work(cohort.steps, rows[cohort.ids], self.chunk, self._row_bytes))
         for places, staged in zip(chunks, self._staged(exchange, cohort, chunks, round_number), strict=True):
             part = cohort.select(places)
             down, up = self._work(exchange, server, part, staged, round_number)
@@ -117,7 +116,10 @@ class Vectorised:
     def _staged(
         self, exchange: Exchange, cohort: Cohort, chunks: Sequence[Tensor], round_number: int
     ) -> Iterator[Stages]:
-        """The stages of each chunk, with their rows."""
+        """The stages of each chunk, with their rows; none if there is no training."""
+        if not exchange.local_steps:
+            yield from ([] for _ in chunks)
+            return
         batches, per_step = self.setting.batches, exchange.batches_per_step
         together = -(-DRAWN_TOGETHER // self.chunk)
         for start in range(0, len(chunks), together):
