@@ -47,6 +47,15 @@ class Seat(NamedTuple):
     rows: Batch | tuple[()]
 
 
+class Stack(NamedTuple):
+    """What local steps take of some clients: what changes, and what does not."""
+
+    work: Any
+    client: ClientState
+    down: Message  # the same for all, unless the exchange has personal ones
+    seat: Seat
+
+
 class Vectorised:
     """Runs chunks of clients as one."""
 
@@ -171,54 +180,36 @@ class Vectorised:
 
         work = _over_clients(begin, (0, down_axis, 0), alone=alone)(client, own_down, seat)
         if exchange.local_steps:
-            work = self._steps(exchange, work, client, own_down, seat._replace(rows=()), staged, clock)
+            # A recorded step overwrites what changes, so that needs memory of its own.
+            own = tree.map_tree(lambda leaf: leaf.clone(memory_format=torch.contiguous_format), work)
+            stack = Stack(own, client, own_down, seat._replace(rows=()))
+            work = self._steps(exchange, stack, staged, clock)
         over = _over_clients(finish, (0, 0, down_axis, 0), alone=alone)
         client, up = over(work, client, own_down, seat)
         client, up = tree.repeat((client, up), 1) if alone else _first(count, (client, up))
         setting.store.put(part.ids[:count], client)
         return _first(count, down) if exchange.personal_down else down, up
 
-    def _steps(
-        self,
-        exchange: Exchange,
-        work: Any,
-        client: ClientState,
-        down: Message,
-        seat: Seat,
-        staged: Stages,
-        clock: Clock,
-    ) -> Any:
+    def _steps(self, exchange: Exchange, stack: Stack, staged: Stages, clock: Clock) -> Any:
         """All local steps of a chunk. Those who finish are set aside: they may be computed a while longer."""
-        # A recorded step overwrites what changes, so that needs memory of its own.
-        work = tree.map_tree(lambda leaf: leaf.clone(memory_format=torch.contiguous_format), work)
-        if seat.client.ndim == 0:
+        if stack.seat.client.ndim == 0:
             ((stage, rows),) = staged
-            return self._replay(exchange, work, client, down, seat, rows[:, 0], clock, stage.steps)
+            return self._replay(exchange, stack, stage.steps, rows[:, 0], clock)
         finished: list[Any] = []
         for stage, rows in staged:
-            work, client, seat = _first(stage.stack, (work, client, seat))
-            down = _first(stage.stack, down) if exchange.personal_down else down
-            work = self._replay(exchange, work, client, down, seat, rows, clock, stage.steps)
-            done = _between(stage.staying, stage.active, work)
+            down = _first(stage.stack, stack.down) if exchange.personal_down else stack.down
+            stack = _first(stage.stack, stack._replace(down=()))._replace(down=down)
+            stack = stack._replace(work=self._replay(exchange, stack, stage.steps, rows, clock))
+            done = _between(stage.staying, stage.active, stack.work)
             finished.append(tree.map_tree(torch.clone, done) if stage.staying else done)
         return tree.concatenate(finished[::-1])
 
-    def _replay(
-        self,
-        exchange: Exchange,
-        work: Any,
-        client: ClientState,
-        down: Message,
-        seat: Seat,
-        rows: Tensor,
-        clock: Clock,
-        steps: range,
-    ) -> Any:
+    def _replay(self, exchange: Exchange, stack: Stack, steps: range, rows: Tensor, clock: Clock) -> Any:
         """Some steps of a stack: a step is recorded on its first use for these shapes, then replayed."""
         batches, per_step = self.setting.batches, exchange.batches_per_step
-        weights = batches.weights(seat.client, rows.shape[-1])
-        changing, work_structure = pytree.tree_flatten(work)
-        fixed, fixed_structure = pytree.tree_flatten((client, down, seat, clock.round))
+        weights = batches.weights(stack.seat.client, rows.shape[-1])
+        changing, work_structure = pytree.tree_flatten(stack.work)
+        fixed, fixed_structure = pytree.tree_flatten((*stack[1:], clock.round))
         replay: Replay | None = None
         for step, calls in zip(steps, rows.split(per_step), strict=True):
             drawn = [leaf for call in calls for leaf in self._laid_out(batches.gather(call, weights))]
