@@ -49,6 +49,20 @@ def test_datasets_and_data(tmp_path: Path) -> None:
     assert (tmp_path / "vowels.png").stat().st_size > 0
 
 
+def test_many_classes_are_counted_for_people_and_listed_for_programs(tmp_path: Path) -> None:
+    """Sixty columns would leave none of them any width."""
+    rows = [(f"client-{row % 2}", row / 7, f"class-{row % 60:02}") for row in range(240)]
+    path = tmp_path / "table.csv"
+    pd.DataFrame(rows, columns=["site", "x", "label"]).to_csv(path, index=False)
+    arguments = ["data", str(path), "client=site", "target=label"]
+    shown = invoke(*arguments)
+    assert "class-" not in shown
+    (line,) = (line for line in shown.splitlines() if "client-1" in line)
+    assert line.strip(" │").split(" │ ")[-2:] == ["     30", "                  4"]
+    first, second = json.loads(invoke(*arguments, "--json"))["clients"]
+    assert (first["class-00"], first["class-01"], second["class-01"]) == (4, 0, 4)
+
+
 def test_a_comparison_is_shown_for_people_and_programs(comparison: Path) -> None:
     rows = json.loads(invoke("show", str(comparison), "--json"))["rows"]
     models = [(row["method"], row["kind"]) for row in rows]

@@ -1,13 +1,18 @@
 """Commands that only look: methods, datasets, data, show."""
 
 import inspect
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from idiolect.cli.app import app
 from idiolect.cli.console import print_json, print_table
 from idiolect.cli.running import DataDirOption, JsonOption
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_CLASSES_LISTED = 12
 
 
 @app.command()
@@ -106,6 +111,7 @@ def data(
         return
     shape = " x ".join(map(str, federation.inputs.shape[1:]))
     title = f"{name}: {len(federation)} clients, {federation.task.kind}, inputs {shape}"
+    table = _fitted(table)
     rows = [[str(client), *(f"{value:.6g}" for value in row)] for client, row in table.iterrows()]
     print_table(title, ["client", *map(str, table.columns)], rows)
     for note in federation.notes:
@@ -135,6 +141,14 @@ def show(
         print_json({"folder": folder, "config": runs[0].config.plain(), **runs[0].summary()})
     else:
         print_run(runs[0])
+
+
+def _fitted(table: "pd.DataFrame") -> "pd.DataFrame":
+    """A description of clients that fits a terminal: many classes are counted instead of listed."""
+    sizes, counts = table.iloc[:, :3], table.iloc[:, 3:]
+    if counts.shape[1] <= MOST_CLASSES_LISTED:
+        return table
+    return sizes.assign(**{"classes": (counts > 0).sum(axis=1), "rows of the largest": counts.max(axis=1)})
 
 
 def _card(kind: Any) -> dict[str, Any]:
