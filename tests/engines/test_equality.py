@@ -1,5 +1,6 @@
 """The vectorised engine gives the numbers of the sequential one: methods x models x participation."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from idiolect.core.task import Task
 from idiolect.data.federation import Federation, Rows
 from idiolect.engines import chunks
 from idiolect.engines.chunks import padded_size
+from idiolect.errors import UserError
 from idiolect.evaluation.metrics import evaluate
 from idiolect.methods.apfl import APFL
 from idiolect.methods.catalogue import METHODS
@@ -219,6 +221,15 @@ def test_clients_are_evaluated_in_their_order_whatever_their_sizes(
     )
     assert expected.drop(columns="value").equals(actual.drop(columns="value"))
     torch.testing.assert_close(*(torch.tensor(table["value"].to_numpy()) for table in (actual, expected)))
+
+
+def test_a_client_without_training_rows_is_named() -> None:
+    data, module = problem("linear")
+    empty = replace(
+        data, train=Rows.of_clients([data.train.of(client)[: 5 * (client != 2)] for client in range(7)])
+    )
+    with pytest.raises(UserError, match="client 'c' has no training rows; every client needs at least one"):
+        Simulation(FedAvg(), module, empty)
 
 
 def test_padded_chunks_leave_no_trace() -> None:
