@@ -13,6 +13,7 @@ from idiolect.data.federation import Federation, Rows
 from idiolect.engines.base import Engine, Setting
 from idiolect.engines.build import EngineName, HereEngine, RayEngineChoice, build_engine
 from idiolect.engines.loop import RoundResult, play_round
+from idiolect.errors import UserError
 from idiolect.participation.sampling import Plan, Uniform
 from idiolect.store.base import Store
 from idiolect.store.memory import MemoryStore
@@ -37,6 +38,9 @@ class Simulation:
         engine: EngineName | HereEngine | RayEngineChoice = "vectorised",
         store: Store | None = None,
     ) -> None:
+        if not federation.train.sizes.all():
+            empty = federation.names[int(federation.train.sizes.argmin())]
+            raise UserError(f"client {empty!r} has no training rows; every client needs at least one")
         federation = federation.to(dtype)
         module = model.to(dtype) if isinstance(model, nn.Module) else seeded_module(model, seed, dtype)
         objective = Objective(module, federation.task, weight_decay)

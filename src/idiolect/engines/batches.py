@@ -13,20 +13,16 @@ from idiolect.core import rng
 from idiolect.core.method import Epochs
 from idiolect.core.objective import Batch
 from idiolect.data.federation import Federation, Rows
-from idiolect.errors import UserError
 
 
 class Batches:
     """Draws batches from a federation's training rows. `batch_size` None: all rows in every batch."""
 
     def __init__(self, federation: Federation, seed: int, batch_size: int | None) -> None:
-        sizes = federation.train.sizes
-        if not sizes.all():
-            empty = federation.names[int(sizes.argmin())]
-            raise UserError(f"client {empty!r} has no training rows; every client needs at least one")
         self.federation = federation
         self.seed = seed
         self.batch_size = batch_size
+        sizes = federation.train.sizes
         self.batch_sizes = sizes if batch_size is None else sizes.clamp_max(batch_size)
 
     def steps(self, work: "int | Epochs", ids: Tensor) -> Tensor:
