@@ -22,7 +22,7 @@ from idiolect.engines.compiler.passes import PASSES
 from idiolect.engines.local_work import Chunk, LocalWork, Seat, Stages, first_of, over_clients
 from idiolect.engines.memory import keep_freed_memory
 from idiolect.engines.threads import ClientThreads
-from idiolect.engines.ways import Way, choose_way
+from idiolect.engines.ways import Way, choose_way, kernels_for_stacks
 
 DRAWN_TOGETHER = 16  # clients whose batches are drawn at once, at least: it takes as long for one
 
@@ -117,7 +117,13 @@ class Vectorised:
         """Some work on every chunk, in threads where a chunk is a client; the results in their order."""
         if self.way.clients == 1:
             return self._threads.map(work, tasks)
-        return (work(self.setting.objective, task) for task in tasks)
+        return self._stacks(work, tasks)
+
+    def _stacks(self, work: Callable[[Objective, Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
+        for task in tasks:
+            with kernels_for_stacks():
+                result = work(self.setting.objective, task)
+            yield result
 
     def _groups(
         self, exchange: Exchange, server: ServerState, cohort: Cohort, round_number: int

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from torch.func import vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -75,9 +76,13 @@ def stacking_obstacle(setting: Setting) -> str | None:
     """Why the model's gradient cannot be taken for a stack of clients; None if it can. Found by trying."""
     count = 2
     params = tree.map_tree(torch.clone, tree.repeat(setting.objective.initial_params(), count))
+    batches = _batches(setting, count)
     try:
-        with _no_loops_in_operations():
-            vmap(setting.objective.gradient)(params, _batches(setting, count))
+        with kernels_for_stacks(), _no_loops_in_operations():
+            vmap(setting.objective.gradient)(params, batches)
+            vmap(setting.objective.predict)(
+                params, batches.inputs
+            )  # other kernels, where no gradient is asked
     except (RuntimeError, NotImplementedError, ValueError, TypeError, IndexError) as error:
         return str(error).strip().split("\n")[0].split(". ")[0] or type(error).__name__
     return None
@@ -88,6 +93,13 @@ def _batches(setting: Setting, count: int) -> Batch:
     batches, ids = setting.batches, torch.zeros(count, dtype=torch.int64)
     width = int(batches.batch_sizes[0])
     return batches.gather(batches.draw(ids, 0, torch.tensor(0), width), batches.weights(ids, width))
+
+
+@contextmanager
+def kernels_for_stacks() -> Iterator[None]:
+    """Let attention take the kernel that can be taken for many models at once."""
+    with sdpa_kernel(SDPBackend.MATH):
+        yield
 
 
 @contextmanager
