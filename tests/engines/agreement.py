@@ -21,6 +21,8 @@ SMALL = 1e-3  # tensors below this are as large as their rounding where their ex
 # In float32 another order of sums may be unlucky where one was lucky: so much more than the error of one.
 MORE_ROUNDING, FEW_ROUNDINGS = 20, 100
 
+GENTLE = 0.02  # a learning rate with which no drawn network overflows soon
+
 Numbers = dict[str, Tensor]
 
 
@@ -68,9 +70,9 @@ class Trial:
 def with_local_steps(method: type[Method], steps: int) -> Method:
     """The method with so much local work, unless it prescribes another."""
     try:
-        return method(local_steps=steps)  # type: ignore[call-arg]
+        return method(lr=GENTLE, local_steps=steps)  # type: ignore[call-arg]
     except ValidationError:
-        return method()
+        return method(lr=GENTLE)  # type: ignore[call-arg]
 
 
 def numbers(simulation: Simulation) -> Numbers:

@@ -324,7 +324,6 @@ add(
     CODES,
     Embedding=lambda s: nn.Embedding(VOCABULARY, 6),
     Embedding_with_padding=lambda s: nn.Embedding(VOCABULARY, 6, padding_idx=3),
-    Embedding_of_bounded_norm=lambda s: nn.Embedding(VOCABULARY, 6, max_norm=1.0),
     Embedding_by_frequency=lambda s: nn.Embedding(VOCABULARY, 6, scale_grad_by_freq=True),
     EmbeddingBag_sum=_bag("sum"),
     EmbeddingBag_mean=_bag("mean"),

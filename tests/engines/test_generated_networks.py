@@ -14,13 +14,14 @@ import warnings
 from dataclasses import dataclass
 from unittest.mock import patch
 
+import pandas as pd
 import pytest
 import torch
 from hypothesis import HealthCheck, event, given, note, reject, seed, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from engines.agreement import ROUNDS, Trial, are_finite, assert_agrees, errors, numbers
+from engines.agreement import EXACT, ROUNDS, Trial, are_finite, assert_agrees, errors, numbers
 from engines.blocks import BLOCKS, RANDOM_ACTIVATIONS, RANDOM_POOLING
 from engines.modes import ALL_PASSES, modes
 from engines.networks import Network, Piece, networks
@@ -28,6 +29,7 @@ from engines.test_equality import PLANS
 from idiolect.engines import chunks
 from idiolect.engines.processes import Processes
 from idiolect.errors import UserError
+from idiolect.evaluation.metrics import evaluate
 from idiolect.methods.apfl import APFL
 from idiolect.methods.catalogue import METHODS
 from idiolect.methods.fedavg import FedAvg
@@ -74,18 +76,20 @@ def test_every_block_as_a_user_runs_it(name: str, caplog: pytest.LogCaptureFixtu
         warnings.simplefilter("always")
         actual = Simulation(
             simulation.method,
-            simulation.engine.setting.objective.module,
+            trial.network.build(),
             simulation.federation,
             seed=trial.network.seed,
             batch_size=trial.batch_size,
             weight_decay=0.01,
             dtype=trial.dtype,
         ).play(ROUNDS)
+        metrics = evaluate(actual)
     assert [str(warning.message) for warning in warned] == []
     assert len(caplog.records) == isinstance(actual.engine, Processes), caplog.text
-    expected = trial.expected()
+    expected = numbers(simulation.play(ROUNDS))
     assert are_finite(expected)
-    assert max(errors(numbers(actual), expected).values()) <= 1e-9
+    assert max(errors(numbers(actual), expected).values()) <= EXACT
+    pd.testing.assert_frame_equal(metrics, evaluate(simulation), rtol=EXACT, atol=EXACT)
 
 
 @pytest.mark.parametrize("name", BLOCKS)
