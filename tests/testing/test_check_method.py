@@ -5,18 +5,23 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from pydantic.dataclasses import dataclass
-from torch import Tensor
+from torch import Tensor, nn
 
 from idiolect.core import tree
 from idiolect.core.hyper import STRICT
 from idiolect.core.method import Cohort, Info, Site
 from idiolect.core.objective import Batch
 from idiolect.core.tree import Params
+from idiolect.engines import build
+from idiolect.engines.base import Outcome
+from idiolect.engines.vectorised import Vectorised
 from idiolect.methods._template import Template
 from idiolect.methods.apfl import APFL
 from idiolect.methods.fedavg import Client, Down, FedAvg, Server, Up, Work
 from idiolect.methods.local import Local
+from idiolect.methods.submodels import HeteroFL
 from idiolect.testing import MethodError, Quadratics, Reduction, check_method
+from idiolect.testing.problems import Attention
 
 
 def local_sgd_point(rate: float, steps: int) -> Any:
@@ -153,6 +158,15 @@ class RoundsOnTheWay(FedAvg):
         return Up(tree.map_tree(torch.Tensor.double, sent.w))
 
 
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class KnowsOneModel(FedAvg):
+    """Counts on the names of a perceptron's layers."""
+
+    def finish(self, work: Work, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
+        assert "2.weight" in work.w
+        return Client(work.w, work.optimizer), Up(work.w)
+
+
 def _calls(method: Any) -> int:
     object.__setattr__(method, "calls", getattr(method, "calls", 0) + 1)
     return method.calls
@@ -167,6 +181,7 @@ BROKEN: list[tuple[type[FedAvg], str]] = [
     (MessageOutsideItsType, "messages are of their declared type"),
     (ChangesItsInput, "inputs are not changed"),
     (ForgetsTheMask, "vectorised equals sequential"),
+    (KnowsOneModel, "vectorised equals sequential on a linear model"),
 ]
 
 
@@ -184,3 +199,33 @@ def test_a_false_claim_of_reduction_is_refused() -> None:
             FedAvg(lr=0.3, local_steps=3),
             reductions=[Reduction("localized", Local(lr=0.3, local_steps=3), "personal")],
         )
+
+
+@pytest.mark.parametrize(
+    ("layer", "model"),
+    [
+        (nn.GroupNorm, "a network with group norm"),
+        (nn.LayerNorm, "a residual network that uses a layer twice"),
+        (Attention, "a network with attention"),
+        (nn.Embedding, "a network with an embedding"),
+    ],
+)
+def test_an_engine_that_is_wrong_with_one_kind_of_layer_is_found(
+    layer: type[nn.Module], model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class WrongWithOneLayer(Vectorised):
+        def run(self, *arguments: Any) -> Outcome:
+            outcome = super().run(*arguments)
+            if not any(isinstance(part, layer) for part in self.setting.objective.module.modules()):
+                return outcome
+            return outcome._replace(replies=tree.scale(outcome.replies, 1 + 1e-6))
+
+    monkeypatch.setattr(build, "Vectorised", WrongWithOneLayer)
+    with pytest.raises(MethodError, match=f"vectorised equals sequential on {model}: ") as found:
+        check_method(FedAvg(lr=0.3, local_steps=3))
+    assert str(found.value).count("vectorised equals sequential") == 1
+
+
+def test_a_model_that_a_method_refuses_in_words_is_passed_over() -> None:
+    """Sub-models need a chain of layers, which a normalisation is no part of."""
+    check_method(HeteroFL(local_steps=3))

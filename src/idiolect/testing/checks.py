@@ -7,14 +7,15 @@ from typing import Any, get_args, get_type_hints
 
 import torch
 from safetensors.torch import load, save
-from torch import Tensor
+from torch import Tensor, nn
 
 from idiolect.core import tree
 from idiolect.core.method import Cohort, Method, PredictorKind
 from idiolect.core.tree import Tree
+from idiolect.errors import UserError
 from idiolect.participation.sampling import Uniform
 from idiolect.simulation import EngineName, Simulation
-from idiolect.testing.problems import Quadratics, small_network, uneven_classification
+from idiolect.testing.problems import ZOO, Quadratics, small_network, uneven_classification
 
 ROUNDS = 4
 EQUAL = 1e-9  # relative, in float64, between computations that differ in the order of operations
@@ -56,6 +57,10 @@ def check_method(
         ("states survive serialisation", lambda: _states_survive(method)),
         ("vectorised equals sequential", lambda: _engines_agree(method, Uniform(rate=0.7))),
         ("clients that finish early stand still", lambda: _engines_agree(method, PartialWork())),
+        *(
+            (f"vectorised equals sequential on {name}", lambda model=model: _agree_on(method, model))
+            for name, model in ZOO.items()
+        ),
         ("the order of clients is irrelevant", lambda: _order_irrelevant(method)),
         ("a client can join at any round", lambda: _newcomers_welcome(method)),
         *((f"reduces to {r.other.name}", lambda r=r: _reduces(method, r)) for r in reductions),
@@ -90,12 +95,18 @@ class PartialWork:
         return torch.tensor([joins.get(c, 0) <= round_number for c in range(clients)])
 
 
-def simulate(method: Any, engine: EngineName = "sequential", plan: Any = None, **options: Any) -> Simulation:
+def simulate(
+    method: Any,
+    engine: EngineName = "sequential",
+    plan: Any = None,
+    model: Callable[[], nn.Module] = small_network,
+    **options: Any,
+) -> Simulation:
     """The method on an uneven classification problem in float64."""
     settings: dict[str, Any] = {"batch_size": 5, "weight_decay": 0.01, "seed": 3} | options
     return Simulation(
         method,
-        small_network,
+        model,
         uneven_classification(),
         plan=plan,
         engine=engine,
@@ -266,6 +277,16 @@ def _engines_agree(method: Method, plan: Any) -> None:
     sequential = simulate(copy.deepcopy(method), plan=plan).play(ROUNDS)
     vectorised = simulate(copy.deepcopy(method), "vectorised", plan=plan).play(ROUNDS)
     _require_equal(_everything(vectorised), _everything(sequential), EQUAL)
+
+
+def _agree_on(method: Method, model: Callable[[], nn.Module]) -> None:
+    """Both engines on another model, unless the method refuses it in words."""
+    try:
+        sequential = simulate(copy.deepcopy(method), model=model)
+    except UserError:
+        return
+    vectorised = simulate(copy.deepcopy(method), "vectorised", model=model)
+    _require_equal(_everything(vectorised.play(2)), _everything(sequential.play(2)), EQUAL)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Small federations on which a wrong sign, factor or order cannot hide: nothing about them is symmetric."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -31,6 +32,66 @@ def uneven_classification(clients: int = 5, features: int = 4, classes: int = 3)
 def small_network(features: int = 4, classes: int = 3) -> nn.Module:
     """A network with one hidden layer."""
     return nn.Sequential(nn.Linear(features, 5), nn.Tanh(), nn.Linear(5, classes))
+
+
+class Residual(nn.Module):
+    """x + inner(x)."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As many features as before."""
+        return x + self.inner(x)
+
+
+class Attention(nn.Module):
+    """Each of the features is a position that looks at all."""
+
+    def __init__(self, width: int = 2) -> None:
+        super().__init__()
+        self.embed = nn.Linear(1, width)
+        self.look = nn.Linear(width, 3 * width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[rows, features] -> [rows, features * width]."""
+        queries, keys, values = self.look(self.embed(x[..., None])).chunk(3, dim=-1)
+        return nn.functional.scaled_dot_product_attention(queries, keys, values).flatten(1)
+
+
+class SignEmbedding(nn.Module):
+    """An embedding of each feature's sign."""
+
+    def __init__(self, features: int, width: int = 2) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(2 * features, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[rows, features] -> [rows, features * width]."""
+        codes = (x > 0).long() + 2 * torch.arange(x.shape[1])
+        return self.embedding(codes).flatten(1)
+
+
+def _grouped(features: int = 4, classes: int = 3) -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(features, 8), nn.GroupNorm(2, 8), nn.ReLU(inplace=True), nn.Linear(8, classes)
+    )
+
+
+def _residual(features: int = 4, classes: int = 3) -> nn.Module:
+    inner = nn.Sequential(nn.LayerNorm(features), nn.Linear(features, features), nn.Tanh())
+    return nn.Sequential(Residual(inner), Residual(inner), nn.Linear(features, classes))
+
+
+# Models of other kinds than a perceptron: a method or an engine that is right on one may be wrong on another.
+ZOO: Mapping[str, Callable[[], nn.Module]] = {
+    "a linear model": lambda: nn.Linear(4, 3),
+    "a network with group norm": _grouped,
+    "a residual network that uses a layer twice": _residual,
+    "a network with attention": lambda: nn.Sequential(Attention(), nn.Linear(8, 3)),
+    "a network with an embedding": lambda: nn.Sequential(SignEmbedding(4), nn.Linear(8, 3)),
+}
 
 
 class ProductModel(nn.Module):

@@ -1,0 +1,146 @@
+"""What generated networks found, each as the smallest network that showed it."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+
+from engines.agreement import Trial, assert_agrees
+from engines.blocks import Function
+from engines.modes import modes
+from engines.networks import Network, Piece
+from engines.test_equality import assert_equal_runs, federation
+from idiolect.errors import UserError
+from idiolect.evaluation.metrics import evaluate
+from idiolect.methods.drfa import DRFA
+from idiolect.methods.fedavg import FedAvg
+from idiolect.simulation import Simulation
+
+
+def assert_modes_agree(block: str, chunk: int, *, way: str = "plain", first_is_linear: bool = True) -> None:
+    """One block below a linear output, on the vectorised engine in all its modes."""
+    trial = Trial(Network((Piece(block, way),), first_is_linear=first_is_linear), FedAvg)
+    expected = trial.expected()
+    for mode in modes().values():
+        assert_agrees(trial, mode, chunk, expected)
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+@pytest.mark.parametrize("kind", ["features", "sequences", "images", "volumes"])
+def test_group_norm_whose_backward_writes_in_place(kind: str, chunk: int) -> None:
+    """Equal operations on memory that was written to between them are not equal."""
+    assert_modes_agree(f"{kind}: GroupNorm", chunk)
+
+
+def test_maximum_whose_backward_writes_in_place() -> None:
+    """It masks the incoming gradient, which another branch reads too."""
+    assert_modes_agree("features: clamped", 3)
+
+
+@pytest.mark.parametrize("first_is_linear", [True, False])
+@pytest.mark.parametrize(
+    "block", ["features: write_through_a_view", "features: written_through_transposition"]
+)
+def test_sums_of_a_tensor_before_and_after_a_write_through_a_view(block: str, first_is_linear: bool) -> None:
+    assert_modes_agree(block, 3, first_is_linear=first_is_linear)
+
+
+@pytest.mark.parametrize("block", ["sequences: determinant", "sequences: inverse"])
+@pytest.mark.parametrize("way", ["plain", "residual"])
+def test_views_of_what_was_fused_in_another_layout(block: str, way: str) -> None:
+    """A recorded view counts on the strides that were there when it was recorded."""
+    assert_modes_agree(block, 1, way=way)
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer below a linear output."""
+
+    def __init__(self, layer: type[nn.Module]) -> None:
+        super().__init__()
+        self.layer = layer(2, 3, batch_first=True)
+        self.output = nn.Linear(3, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[rows, length, 2] -> [rows, 4]."""
+        return self.output(self.layer(x)[0][:, -1])
+
+
+@pytest.mark.parametrize("method", [FedAvg(local_steps=2), DRFA(local_steps=2)], ids=["fedavg", "drfa"])
+@pytest.mark.parametrize("layer", [nn.RNN, nn.GRU, nn.LSTM])
+def test_recurrent_layers_are_also_looked_at_without_a_gradient(layer: type[nn.Module], method: Any) -> None:
+    """Without one torch takes kernels that cannot be batched: evaluation and losses are such looks."""
+    torch.manual_seed(0)
+    module, data = Recurrent(layer), federation((5, 2), codes=False)
+    expected, actual = (
+        Simulation(method, module, data, batch_size=4, dtype=torch.float64, engine=engine).play(2)
+        for engine in ("sequential", "vectorised")
+    )
+    assert_equal_runs(expected, actual, 1e-9)
+    values = [torch.tensor(evaluate(run)["value"].to_numpy()) for run in (actual, expected)]
+    torch.testing.assert_close(*values, rtol=1e-9, atol=1e-9)
+
+
+def functional_dropout(x: Tensor) -> Tensor:
+    return nn.functional.dropout(x, 0.5)
+
+
+def attention(x: Tensor, layer: nn.Module) -> Tensor:
+    return layer(x, x, x)[0]
+
+
+def states(x: Tensor, layer: nn.Module) -> Tensor:
+    return layer(x)[0]
+
+
+RANDOM_LAYERS = {
+    "RReLU": nn.RReLU(),
+    "functional dropout": Function(functional_dropout),
+    "attention with dropout": Function(attention, nn.MultiheadAttention(6, 2, dropout=0.3, batch_first=True)),
+    "LSTM with dropout": Function(states, nn.LSTM(6, 6, 2, dropout=0.5, batch_first=True)),
+}
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorised"])
+@pytest.mark.parametrize("name", RANDOM_LAYERS)
+def test_layers_whose_noise_no_seed_controls_are_refused(name: str, engine: Any) -> None:
+    module = nn.Sequential(nn.Unflatten(1, (1, 6)), RANDOM_LAYERS[name], nn.Flatten(), nn.Linear(6, 4))
+    with pytest.raises(UserError, match="noise"):
+        Simulation(FedAvg(), module, federation((6,), codes=False), engine=engine)
+
+
+def test_fractional_pooling_is_refused_because_it_is_random() -> None:
+    module = nn.Sequential(nn.FractionalMaxPool2d(2, output_size=3), nn.Flatten(), nn.Linear(18, 4))
+    with pytest.raises(UserError, match="noise"):
+        Simulation(FedAvg(), module, federation((2, 6, 6), codes=False))
+
+
+def test_an_embedding_that_renormalises_its_parameters_is_refused() -> None:
+    """Its forward pass writes into the parameters: into the server's, where nobody has a copy."""
+    module = nn.Sequential(nn.Embedding(4, 3, max_norm=1.0), nn.Flatten(), nn.Linear(15, 4))
+    with pytest.raises(UserError, match=r"layer '0' is an? Embedding"):
+        Simulation(FedAvg(), module, federation((5,), codes=True))
+
+
+def test_a_layer_that_remembers_something_from_call_to_call_is_refused() -> None:
+    """The power iteration of spectral norm is a buffer, which every process would have its own of."""
+    module = nn.Sequential(parametrizations.spectral_norm(nn.Linear(6, 6)), nn.Linear(6, 4))
+    with pytest.raises(UserError, match="SpectralNorm"):
+        Simulation(FedAvg(), module, federation((6,), codes=False))
+
+
+def test_a_layer_that_torch_func_cannot_differentiate_gets_one_sentence() -> None:
+    module = nn.Sequential(nn.CrossMapLRN2d(3), nn.Flatten(), nn.Linear(72, 4))
+    with pytest.raises(UserError, match="CrossMapLRN2d"):
+        Simulation(FedAvg(), module, federation((2, 6, 6), codes=False)).play(1)
+
+
+def test_rows_of_codes_are_weighed_in_the_precision_of_the_run() -> None:
+    """A third in float32 is not a third: 1e-8 in a run that promises float64."""
+    module = nn.Sequential(nn.Embedding(4, 3), nn.Flatten(), nn.Linear(15, 4))
+    simulation = Simulation(
+        FedAvg(), module, federation((5,), codes=True), dtype=torch.float64, engine="sequential"
+    )
+    weights = simulation.engine.setting.batches.weights(torch.arange(7), 3)
+    assert weights.dtype == torch.float64

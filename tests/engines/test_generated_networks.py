@@ -1,0 +1,175 @@
+"""Every engine gives the sequential one's numbers: over all layers of torch.nn, and networks drawn from them.
+
+`make test` goes through every block once and through some drawn networks, the same each time.
+`make test-fuzz` draws others for as long as FUZZ_MINUTES says; what it finds becomes a test with a name, in
+test_found_by_generation.py.
+"""
+
+import inspect
+import logging
+import os
+import random
+import time
+import warnings
+from dataclasses import dataclass
+from unittest.mock import patch
+
+import pandas as pd
+import pytest
+import torch
+from hypothesis import HealthCheck, event, given, note, reject, seed, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from engines.agreement import EXACT, ROUNDS, Trial, are_finite, assert_agrees, errors, numbers
+from engines.blocks import BLOCKS, RANDOM_ACTIVATIONS, RANDOM_POOLING
+from engines.modes import ALL_PASSES, modes
+from engines.networks import Network, Piece, networks
+from engines.test_equality import PLANS
+from idiolect.engines import chunks
+from idiolect.engines.processes import Processes
+from idiolect.errors import UserError
+from idiolect.evaluation.metrics import evaluate
+from idiolect.methods.apfl import APFL
+from idiolect.methods.catalogue import METHODS
+from idiolect.methods.fedavg import FedAvg
+from idiolect.simulation import Simulation
+
+DRAWN_IN_ORDINARY_TESTS = 40
+UNHURRIED = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+
+# Layers that no block has, and why.
+EXCLUDED = {
+    **dict.fromkeys(RANDOM_ACTIVATIONS | RANDOM_POOLING, "random"),
+    **dict.fromkeys(nn.modules.dropout.__all__, "random"),
+    **dict.fromkeys(nn.modules.batchnorm.__all__, "refused: its statistics mix rows"),
+    **dict.fromkeys(nn.modules.loss.__all__, "a loss: tasks have their own"),
+    "AdaptiveLogSoftmaxWithLoss": "a loss: tasks have their own",
+    "CrossMapLRN2d": "torch.func cannot differentiate it; LocalResponseNorm is the same function",
+    "Container": "holds other layers",
+    "DataParallel": "of several devices",
+    "ParameterList": "holds parameters",
+    "Module": "abstract",
+    "RNNBase": "abstract",
+    "RNNCellBase": "abstract",
+}
+
+
+def test_every_layer_of_torch_is_in_a_block_or_excluded_for_a_reason() -> None:
+    used = {
+        type(layer).__name__
+        for name in BLOCKS
+        for size in (0, 1)
+        for layer in Network((Piece(name),), size=size).build().modules()
+    }
+    layers = {name for name, kind in inspect.getmembers(nn, inspect.isclass) if issubclass(kind, nn.Module)}
+    lazy = {name for name in layers if name.startswith("Lazy")}  # they become one of the others
+    assert layers - used - lazy - EXCLUDED.keys() == set()
+    assert EXCLUDED.keys() <= layers
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_every_block_as_a_user_runs_it(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The engine is built for the model: what cannot be stacked goes one by one, and one line says so."""
+    trial = Trial(Network((Piece(name),)), FedAvg)
+    simulation = trial.simulation()
+    with caplog.at_level(logging.INFO, logger="idiolect"), warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        actual = Simulation(
+            simulation.method,
+            trial.network.build(),
+            simulation.federation,
+            seed=trial.network.seed,
+            batch_size=trial.batch_size,
+            weight_decay=0.01,
+            dtype=trial.dtype,
+        ).play(ROUNDS)
+        metrics = evaluate(actual)
+    assert [str(warning.message) for warning in warned] == []
+    assert len(caplog.records) == isinstance(actual.engine, Processes), caplog.text
+    expected = numbers(simulation.play(ROUNDS))
+    assert are_finite(expected)
+    assert max(errors(numbers(actual), expected).values()) <= EXACT
+    pd.testing.assert_frame_equal(metrics, evaluate(simulation), rtol=EXACT, atol=EXACT)
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_every_block_in_a_stack_and_alone(name: str) -> None:
+    """APFL takes two gradients in a step, and its first step is another one; of three clients one is left."""
+    trial = Trial(Network((Piece(name),), size=1), APFL)
+    expected = trial.expected()
+    assert are_finite(expected)
+    chunk = 1 if trial.obstacle() else 2
+    assert_agrees(trial, modes()[ALL_PASSES], chunk, expected)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A trial, and how it is cut into chunks."""
+
+    trial: Trial
+    chunk: int | None
+    stacks_shrink: bool
+
+
+@st.composite
+def trials(draw: st.DrawFn) -> Drawn:
+    """Everything that the engines' numbers may depend on."""
+    sizes = draw(st.lists(st.integers(1, 7), min_size=1, max_size=7))
+    trial = Trial(
+        draw(networks()),
+        draw(st.sampled_from(sorted(METHODS, key=lambda method: method is not FedAvg))),
+        local_steps=draw(st.integers(1, 3)),
+        sizes=tuple(sizes),
+        batch_size=draw(st.none() | st.integers(1, 4)),
+        plan=draw(st.sampled_from(list(PLANS))),
+        dtype=draw(st.sampled_from([torch.float64, torch.float32])),
+    )
+    return Drawn(trial, draw(st.none() | st.integers(1, 3)), draw(st.booleans()))
+
+
+def check(drawn: Drawn, mode_names: list[str]) -> None:
+    """The named modes against the sequential engine."""
+    trial = drawn.trial
+    note(f"{trial.network!r}")
+    try:
+        expected = trial.expected()
+        obstacle = trial.obstacle()
+    except UserError as error:
+        event(f"refused by the method: {str(error).split(',')[0]}")
+        reject()
+    if obstacle:  # such networks are run as users run them, block by block, above
+        event("cannot be stacked")
+        reject()
+    if not are_finite(expected):
+        event("overflows")
+        reject()
+    with patch.object(chunks, "SMALL_STACK_BYTES", 0 if drawn.stacks_shrink else chunks.SMALL_STACK_BYTES):
+        for name in mode_names:
+            note(f"mode: {name}")
+            assert_agrees(trial, modes()[name], drawn.chunk, expected)
+
+
+@settings(
+    max_examples=DRAWN_IN_ORDINARY_TESTS, derandomize=True, deadline=None, suppress_health_check=UNHURRIED
+)
+@given(trials(), st.sampled_from(list(modes())))
+def test_drawn_networks(drawn: Drawn, mode: str) -> None:
+    check(drawn, list(dict.fromkeys([ALL_PASSES, mode])))
+
+
+@pytest.mark.fuzz
+def test_drawn_networks_for_as_long_as_asked() -> None:
+    end = time.monotonic() + 60 * float(os.environ.get("FUZZ_MINUTES", "60"))
+    while time.monotonic() < end:
+        start = random.SystemRandom().getrandbits(32)
+        note(f"seed: {start}")
+
+        @seed(start)
+        @settings(max_examples=50, database=None, deadline=None, suppress_health_check=UNHURRIED)
+        @given(trials())
+        def all_modes_agree(drawn: Drawn) -> None:
+            if time.monotonic() < end:
+                check(drawn, list(modes()))
+
+        all_modes_agree()
