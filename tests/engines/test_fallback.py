@@ -113,8 +113,8 @@ class Counting(nn.Module):
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
-        (Noisy(), "draws random numbers"),
-        (nn.Sequential(nn.Linear(6, 4), nn.RReLU()), "draws random numbers"),
+        (Noisy(), "draws noise"),
+        (nn.Sequential(nn.Linear(6, 4), nn.RReLU()), "draws noise"),
         (Counting(), "changes its own 'calls'"),
         (nn.utils.parametrizations.spectral_norm(nn.Linear(6, 4)), "changes its own"),
         (nn.Sequential(nn.ReLU(inplace=True), nn.Linear(6, 4)), "changes its inputs"),

@@ -53,6 +53,11 @@ class Vectorised:
         self._channels_last = self.way.clients == 1 and any(isinstance(layer, nn.Conv2d) for layer in layers)
         keep_freed_memory()
 
+    @property
+    def records_all_steps(self) -> bool:
+        """Whether no step had to be computed as it is written, though it was to be recorded."""
+        return self._compiler is None or self._compiler.records_all_steps
+
     def run(self, exchange: Exchange, server: ServerState, cohort: Cohort, round_number: int) -> Outcome:
         """Carry out one exchange."""
         cohort = self.setting.prepare(exchange, server, cohort, round_number)

@@ -26,6 +26,11 @@ class Compiler:
         self._recordings: OrderedDict[Hashable, Recording | None] = OrderedDict()
         self._lock = threading.RLock()
 
+    @property
+    def records_all_steps(self) -> bool:
+        """Whether all steps could be recorded and are trusted."""
+        return not self.doubts and None not in self._recordings.values()
+
     def steps(self, signature: Hashable, plain: Step, example: Arguments) -> "Steps":
         """The steps of some clients in one round: replayed where they can be recorded and are trusted."""
         with self._lock:
