@@ -12,14 +12,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import functionalize
 from torch.fx import GraphModule, Node
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.graph import CodeGen
 
 from idiolect.engines.compiler.graph import is_pure
 from idiolect.engines.compiler.passes import PASSES, Program, apply_passes
 from idiolect.engines.compiler.simplify import has_step_tests
+from idiolect.engines.compiler.tracing import trace
 
 aten = torch.ops.aten
 
@@ -81,12 +79,7 @@ def record(step: Step, example: Arguments, passes: Iterable[str] = PASSES) -> Re
     def flat_step(*flat: Tensor) -> list[Tensor]:
         return step(Arguments.from_flat(flat, example))
 
-    # Copies: were one tensor given twice, the recording could not tell its two roles apart.
-    copies = [argument.clone() for argument in example.flat()]
-    recorded = make_fx(functionalize(flat_step, remove="mutations"))(*copies)
-    for node in recorded.graph.nodes:
-        if node.op == "get_attr":  # a constant of the method: the recorder tells the shapes of all others
-            node.meta["tensor_meta"] = getattr(recorded, node.target)
+    recorded = trace(flat_step, example.flat())
     chosen = frozenset(passes) if _may_be_rewritten(recorded) else frozenset()
     later = _rewritten(recorded, example, chosen, first=False)
     *_, step_number = recorded.graph.find_nodes(op="placeholder")
@@ -105,7 +98,6 @@ def _may_be_rewritten(recorded: GraphModule) -> bool:
 def _rewritten(recorded: GraphModule, example: Arguments, passes: frozenset[str], *, first: bool) -> Replay:
     """The step after some passes."""
     graph = copy.deepcopy(recorded.graph)
-    graph.set_codegen(CodeGen())  # flat arguments: no trees to take apart in every step
     placeholders: list[Node] = [node for node in graph.nodes if node.op == "placeholder"]
     changing = placeholders[: len(example.changing)]
     fixed = placeholders[len(changing) : len(changing) + len(example.fixed)]
