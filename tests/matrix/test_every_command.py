@@ -1,0 +1,299 @@
+"""Every method goes through every command: rows and columns are the lists of both.
+
+A new method is in it by being in the catalogue. A new command of the command line has to be given a row here, or
+to be named among those that have nothing to do with methods. Ray is a row of its own, in tests/distributed.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pandas as pd
+import pytest
+import torch
+from typer.main import get_command
+
+from idiolect.cli import app
+from idiolect.core import tree
+from idiolect.core.method import Method
+from idiolect.methods.catalogue import METHODS
+from idiolect.runs.compare import tabulate
+from idiolect.runs.config import resolve
+from idiolect.runs.folder import RunFolder
+from idiolect.runs.personal import load_model
+from idiolect.runs.settings import read_settings
+from idiolect.runs.train import reported_simulation, start_or_continue
+from idiolect.silo.offline import personal_model
+from matrix.problem import GUEST, NEWCOMERS, SITES, Runs, invoke, options, outputs, table
+from reports.reading import tables
+from runs.same_run import assert_same_run
+from silo.parity import assert_deployment_equals_simulation
+from silo.problem import SILOS, config
+
+# By docs/codecs.md: uploads that are no changes of a model; downlinks that are not the same for all, once a round.
+WITHOUT_CODECS = {
+    "local", "efl", "ifca", "perm", "perm-two-stage", "heterofl", "fedrolex", "federated-dropout",
+}  # fmt: skip
+WITHOUT_CODEC_DOWN = {"pfedkm", "drfa", "agnostic-apfl", "fedgate"}
+
+Check = Callable[[type[Method], Runs, tuple[str, ...]], None]
+
+
+def run(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
+    """The default engine gives the numbers of the one that is the specification."""
+    ours, theirs = runs.of(kind, *codec, "engine=vectorised"), runs.of(kind, *codec)
+    assert theirs.summary()["judged_by"] == kind.kinds[-1]
+    assert not theirs.summary()["diverged"]
+    a, b = ours.metrics(), theirs.metrics()
+    assert set(b.client) == set(SITES)
+    assert set(b.kind) == set(kind.kinds)
+    pd.testing.assert_frame_equal(a, b, rtol=1e-9, atol=1e-12)
+    pd.testing.assert_frame_equal(ours.traffic(), theirs.traffic())
+
+
+class Killed(BaseException):
+    """Nothing catches it, as nothing catches a kill."""
+
+
+class Killer:
+    """Ends a run after three of its four rounds; the last checkpoint is from the second."""
+
+    def played(self, round_number: int) -> None:
+        if round_number == 3:
+            raise Killed
+
+    def evaluated(self, round_number: int, metrics: pd.DataFrame) -> None:
+        pass
+
+
+def resume(store: str) -> Check:
+    def check(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
+        """A killed run ends as an undisturbed one, bit for bit."""
+        folder = runs.new_name()
+        settings = [*runs.settings(kind, *codec), f"store={store}", f"out={folder}"]
+        with pytest.raises(Killed):
+            start_or_continue(resolve(read_settings(settings)), [Killer()])
+        invoke("resume", folder)
+        assert_same_run(folder, runs.of(kind, *codec).path)
+
+    return check
+
+
+def export_folder(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
+    """Every kind of model of every client, as it is in the state that the run reports."""
+    finished = runs.of(kind, *codec)
+    simulation = reported_simulation(finished)
+    for number, site in enumerate(SITES):
+        predictors = simulation.predictor(number)
+        for name in kind.kinds:
+            folder = runs.new_name()
+            invoke("export", finished.path, "--client", site, "--kind", name, "--out", folder)
+            assert tree.map_tree(torch.Tensor.tolist, dict(load_model(folder).module.named_parameters())) == (
+                tree.map_tree(torch.Tensor.tolist, predictors[name])  # type: ignore[index]
+            )
+
+
+def exported_outputs(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """The scaled rows of one client, and what its model makes of them."""
+    simulation = reported_simulation(runs.of(kind, *codec))
+    preprocessing = simulation.federation.preprocessing
+    assert preprocessing is not None
+    inputs = preprocessing.transform(table(["south"])).double().numpy()
+    predictor = simulation.predictor(SITES.index("south"))[kind.kinds[-1]]
+    return inputs, outputs(predictor, inputs)  # type: ignore[arg-type]
+
+
+def export_pt2(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
+    """A program for PyTorch gives the model's outputs."""
+    inputs, expected = exported_outputs(kind, runs, codec)
+    target = runs.new_name(".pt2")
+    invoke("export", runs.of(kind, *codec).path, "--client", "south", "--to", target)
+    program = torch.export.load(target).module()
+    assert np.allclose(program(torch.tensor(inputs)).detach().numpy(), expected, rtol=1e-9)
+
+
+def export_onnx(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
+    """So does one for ONNX."""
+    inputs, expected = exported_outputs(kind, runs, codec)
+    target = runs.new_name(".onnx")
+    invoke("export", runs.of(kind, *codec).path, "--client", "south", "--to", target)
+    (given,) = onnxruntime.InferenceSession(target).run(None, {"inputs": inputs})
+    assert np.allclose(given, expected, rtol=1e-9)
+
+
+def predict(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
+    """The class with the largest output, for each row of a table."""
+    _, expected = exported_outputs(kind, runs, codec)
+    folder, rows = runs.new_name(), runs.new_name(".csv")
+    invoke("export", runs.of(kind, *codec).path, "--client", "south", "--out", folder)
+    table(["south"]).drop(columns=["site", "outcome"]).to_csv(rows, index=False)
+    classes = np.array(["better", "same", "worse"])
+    assert invoke("predict", folder, rows).split() == ["outcome", *classes[expected.argmax(1)]]
+
+
+def personalized(run: RunFolder, runs: Runs, newcomers: Sequence[str], *settings: str) -> dict[str, list[float]]:
+    """What `idiolect personalize` says of the guest among some newcomers, and the parameters of its model."""
+    rows, out = runs.new_name(".csv"), runs.new_name("-models")
+    table(newcomers).to_csv(rows, index=False)
+    said = json.loads(
+        invoke("personalize", run.path, f"data={rows}", f"out={out}", *settings, "--json")
+    )
+    assert {line["client"] for line in said} == set(newcomers)
+    model = load_model(out / GUEST).module
+    metrics = {f"{line['kind']} {line['part']} {line['metric']}": [line["value"]] for line in said if line["client"] == GUEST}
+    return metrics | {name: value.reshape(-1).tolist() for name, value in model.named_parameters()}
+
+
+def assert_same_guest(ours: dict[str, list[float]], theirs: dict[str, list[float]]) -> None:
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+        assert np.allclose(ours[name], value, rtol=1e-9, atol=1e-12), name
+
+
+FEWER = ["bay", GUEST]
+
+
+def personalize(newcomers: Sequence[str]) -> Check:
+    def check(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
+        """A newcomer's model does not depend on who else is new, nor on its place among them."""
+        finished = runs.of(kind, *codec)
+        alone = personalized(finished, runs, [GUEST])
+        assert np.isfinite(np.concatenate(list(alone.values()))).all()
+        assert_same_guest(personalized(finished, runs, newcomers), alone)
+
+    return check
+
+
+def personalize_with_steps(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
+    """As many steps as a round has are what a newcomer takes anyway; more lead further."""
+    finished = runs.of(kind, *codec)
+    usual = personalized(finished, runs, FEWER)
+    of_a_round = options(kind).get("local_steps", 1)
+    assert_same_guest(personalized(finished, runs, FEWER, f"steps={of_a_round}"), usual)
+    longer = personalized(finished, runs, FEWER, "steps=7")
+    assert np.isfinite(np.concatenate(list(longer.values()))).all()
+    trains = reported_simulation(finished).method.newcomer(reported_simulation(finished).server) is not None
+    assert trains == any(longer[name] != usual[name] for name in usual)
+
+
+def show(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
+    """The reported numbers, for programs and for people."""
+    finished = runs.of(kind, *codec)
+    said = json.loads(invoke("show", finished.path, "--json"))
+    last = finished.metrics()[lambda m: (m["round"] == 4) & (m.part == "test") & (m.metric == "accuracy")]
+    for name in kind.kinds:
+        assert said["kinds"][name]["mean"] == pytest.approx(last[last.kind == name]["value"].mean())
+        assert name in invoke("show", finished.path)
+
+
+def compare(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
+    """A table of runs has a row for each model of a method, with that run's numbers."""
+    finished = runs.of(kind, *codec)
+    rows = tabulate([finished]).set_index("kind")
+    assert list(rows.index) == list(finished.summary()["kinds"])
+    for name, numbers in finished.summary()["kinds"].items():
+        assert rows.loc[name, "mean"] == pytest.approx(numbers["mean"])
+
+
+def report(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
+    """One page of all methods; each has a row for each of its models."""
+    page = runs.folder / f"report{'-codecs' * bool(codec)}.html"
+    if not page.exists():
+        shown = [other for other in METHODS if not codec or other.name not in WITHOUT_CODECS]
+        folders = [runs.of(other, *codecs_of(other)[: len(codec)]).path for other in shown]
+        invoke("report", *folders, "--out", page)
+    text = [row[0] for rows in tables(page.read_text()).values() for row in rows if row]
+    for name in kind.kinds:
+        assert any(kind.name in cell and name in cell for cell in text)
+
+
+def serve(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
+    """Silos without a network compute what one process computes, and have their models offline."""
+    sections = {"codec": dict(setting.removeprefix("codec.").split("=") for setting in codec)} if codec else {}
+    folder = runs.new_name()
+    folder.mkdir()
+    settings = config({"name": kind.name, **options(kind)}, **sections)
+    assert_deployment_equals_simulation(settings, folder)
+    for silo in SILOS:
+        for name in kind.kinds:
+            model = personal_model(folder / "silos" / silo, name).module
+            assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+# The first word is the command of the command line.
+COMMANDS: dict[str, Check] = {
+    "run": run,
+    "resume from memory": resume("memory"),
+    "resume from disk": resume("disk"),
+    "export a folder": export_folder,
+    "export a program": export_pt2,
+    "predict": predict,
+    "personalize fewer": personalize(FEWER),
+    "personalize as many": personalize(NEWCOMERS[-len(SITES) :]),
+    "personalize more": personalize(NEWCOMERS),
+    "personalize with steps": personalize_with_steps,
+    "show": show,
+    "compare": compare,
+    "report": report,
+    "serve": serve,
+}
+WITHOUT_METHODS = {"methods", "datasets", "data", "bench", "silo"}
+AT_THE_OTHER_END = {"join"}  # of serve
+
+
+def codecs_of(kind: type[Method]) -> tuple[str, ...]:
+    """The codecs that a method can have."""
+    if kind.name in WITHOUT_CODECS:
+        return ()
+    return ("codec.up=ternary",) + (() if kind.name in WITHOUT_CODEC_DOWN else ("codec.down=topk",))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(tmp_path_factory.mktemp("matrix"))
+
+
+EVERY_METHOD = pytest.mark.parametrize("kind", METHODS, ids=lambda kind: kind.name)
+COMPRESSIBLE = [kind for kind in METHODS if codecs_of(kind)]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@EVERY_METHOD
+def test_every_method_goes_through_every_command(kind: type[Method], command: str, runs: Runs) -> None:
+    COMMANDS[command](kind, runs, ())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("kind", COMPRESSIBLE, ids=lambda kind: kind.name)
+def test_every_command_goes_with_codecs(kind: type[Method], command: str, runs: Runs) -> None:
+    COMMANDS[command](kind, runs, codecs_of(kind))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=() if kind.name == "fedavg" else pytest.mark.slow) for kind in METHODS],
+    ids=[kind.name for kind in METHODS],
+)
+def test_every_methods_models_are_exported_to_onnx(kind: type[Method], runs: Runs) -> None:
+    export_onnx(kind, runs, ())
+
+
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [(name, direction) for name in sorted(WITHOUT_CODECS) for direction in ("up", "down")]
+    + [(name, "down") for name in sorted(WITHOUT_CODEC_DOWN)],
+)
+def test_a_codec_that_a_method_cannot_have_is_refused_in_one_sentence(name: str, codec: str, runs: Runs) -> None:
+    kind = next(kind for kind in METHODS if kind.name == name)
+    said = invoke("run", *runs.settings(kind, f"codec.{codec}=ternary"), f"out={runs.new_name()}", mistake=True)
+    assert said.startswith("error: codec")
+    assert f"cannot be used with method={name}" in said
+    assert said.count("\n") == 1
+
+
+def test_every_command_of_the_command_line_has_a_row() -> None:
+    known = set(get_command(app).commands)  # type: ignore[attr-defined]
+    rows = {name.split()[0] for name in COMMANDS}
+    assert known == rows | WITHOUT_METHODS | AT_THE_OTHER_END
