@@ -20,7 +20,7 @@ GUEST = "moor"  # the newcomer who is looked at: of each selection, at another p
 MISTAKE = 2
 
 # Where the defaults would need more rounds to come to what is particular to the method.
-OPTIONS: dict[str, dict[str, Any]] = {"perm-two-stage": {"global_rounds": 2}, "pfedkm": {"groups": 2}}
+OPTIONS: dict[str, dict[str, Any]] = {"perm-two-stage": {"global_rounds": 1}, "pfedkm": {"groups": 2}}
 
 
 def options(kind: type[Method]) -> dict[str, Any]:
@@ -68,11 +68,11 @@ class Runs:
             "data.target=outcome",
             "model=mlp",
             "model.hidden=[4]",
-            "rounds=4",
+            "rounds=3",
             "batch_size=all",
             "dtype=float64",
             "engine=sequential",
-            "evaluation.every=4",
+            "evaluation.every=3",
             "evaluation.choose=last",
             "checkpoint.every=2",
             f"method={kind.name}",

@@ -245,7 +245,9 @@ def simulate(method: Method, engine: EngineName, *ids: int) -> Simulation:
 
 
 @pytest.mark.parametrize("engine", ["sequential", "vectorised"])
-@pytest.mark.parametrize("method", [FedAvg(weighting="samples"), EFL(), PFedMe(), IFCA()], ids=lambda m: m.name)
+@pytest.mark.parametrize(
+    "method", [FedAvg(weighting="samples"), EFL(), PFedMe(), IFCA()], ids=lambda method: method.name
+)
 def test_the_order_in_which_a_plan_lists_clients_does_not_matter(method: Method, engine: EngineName) -> None:
     """All that belongs to a client goes with it: its work, its reply, its chance, how often it was drawn."""
     listed, ascending = simulate(method, engine, 4, 0, 3, 1), simulate(method, engine, 0, 1, 3, 4)

@@ -257,7 +257,8 @@ def test_additives_newcomers_average_their_part_over_their_own_steps(tmp_path: P
         w, thetas = flat(problem.server.w), [np.zeros(4)]
         for _ in range(5):
             thetas.append(thetas[-1] - 0.1 * problem.gradient(client, w + thetas[-1]))
-        assert np.allclose(problem.model(client, "personal"), shared + np.mean(thetas[:-1], axis=0), rtol=1e-9)
+        expected = shared + np.mean(thetas[:-1], axis=0)
+        assert np.allclose(problem.model(client, "personal"), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("method", ["apfl", "agnostic-apfl"])

@@ -285,7 +285,7 @@ class CompressedExchange(Exchange):
 
     def down_bits(self, server: Server, down: Message, ids: Tensor) -> Bits:
         """What was missed of the compressed fields, or all of them where that is shorter; the rest as is."""
-        caught_up = {name: broadcast.catch_up_bits(ids) for name, broadcast in self._broadcasts(server).items()}
+        caught_up = {name: sent.catch_up_bits(ids) for name, sent in self._broadcasts(server).items()}
         return self.inner.down_bits(server.inner, down, ids) | caught_up
 
     def up_bits(self, uploads: Message, ids: Tensor) -> Bits:

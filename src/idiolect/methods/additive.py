@@ -150,7 +150,8 @@ class Additive(Method, Exchange):
 
     def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
         """w^0."""
-        return Server(params, self._empty_average(params), torch.tensor(0) if self.output == "average" else ())
+        average = self._empty_average(params)
+        return Server(params, average, torch.tensor(0) if isinstance(average, Average) else ())
 
     def client_init(self, server: Server, client: Tensor) -> Client:
         """θ_m = 0."""
@@ -243,6 +244,7 @@ class Additive(Method, Exchange):
         assert isinstance(server.average, Average)
         assert isinstance(server.round, Tensor)
         assert isinstance(client.average, Average)
+        assert isinstance(client.arrival, Tensor)
         part = 1 - client.arrival / server.round.clamp_min(1).to(server.average.weight.dtype)
         here = torch.maximum(server.average.weight * part, client.average.weight)
         return client.average.caught_up(client.theta, here).mean(client.theta)

@@ -31,9 +31,11 @@ def in_order(cohort: Cohort, clients: int) -> Cohort:
     What is no set of the federation's clients is refused.
     """
     ids = cohort.ids
-    if len(ids) and not (0 <= int(ids.min()) and int(ids.max()) < clients):
-        odd = int(ids[(ids < 0) | (ids >= clients)][0])
-        raise UserError(f"the plan asks client {odd}, but the clients are numbered from 0 to {clients - 1}")
+    unknown = ids[(ids < 0) | (ids >= clients)]
+    if len(unknown):
+        raise UserError(
+            f"the plan asks client {int(unknown[0])}, but the clients are numbered from 0 to {clients - 1}"
+        )
     if (ids.diff() > 0).all():
         return cohort
     order = ids.argsort()

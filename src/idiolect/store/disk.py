@@ -11,7 +11,6 @@ process does not grow with the file.
 import os
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -119,14 +118,14 @@ class DiskStore:
             self._free.append(slot)
 
     def _read(self, slot: int, size: int) -> Tensor:
-        row = np.empty(size, dtype=np.uint8)
+        row = torch.empty(size, dtype=torch.uint8)
         done = 0
         while done < size:
-            read = os.preadv(self._file, [memoryview(row)[done:]], slot * size + done)
+            read = os.preadv(self._file, [row.numpy().data[done:]], slot * size + done)
             if not read:
                 raise UserError(f"{str(self.path)!r} is damaged: it ends before row {slot} does")
             done += read
-        return torch.from_numpy(row)
+        return row
 
     def _write(self, slot: int, row: Tensor, size: int) -> None:
         content, done = row.numpy().data, 0

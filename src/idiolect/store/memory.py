@@ -1,6 +1,7 @@
 """Client states in memory: one tensor for each field, with one row for each client."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,6 +47,8 @@ class MemoryStore:
         """Read what `save` wrote; `template` is any state of the method, which may have no tensors at all."""
         named = read_tensors(folder / _FILE)
         anybody = bool(named[_PRESENT].any())
-        content = tree.from_named(named, {_PRESENT: self.present, _STATES: template if anybody else ()})
+        content: dict[str, Any] = tree.from_named(
+            named, {_PRESENT: self.present, _STATES: template if anybody else ()}
+        )
         self.present = content[_PRESENT]
         self.states = content[_STATES] if anybody else None
