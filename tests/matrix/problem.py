@@ -17,6 +17,7 @@ from idiolect.runs.folder import RunFolder
 SITES = ("east", "north", "south")
 NEWCOMERS = ("bay", "cape", "lake", "moor", "reef")
 GUEST = "moor"  # the newcomer who is looked at: of each selection, at another place
+Guest = dict[str, list[float]]  # what is known of its model: metrics and parameters
 MISTAKE = 2
 
 # Where the defaults would need more rounds to come to what is particular to the method.
@@ -56,6 +57,7 @@ class Runs:
 
     folder: Path
     made: dict[tuple[str, ...], RunFolder] = field(default_factory=dict)
+    guests: dict[str, Guest] = field(default_factory=dict)
 
     def settings(self, kind: type[Method], *extra: str) -> list[str]:
         """What `idiolect run` is given."""

@@ -21,12 +21,11 @@ from idiolect.core.method import Method
 from idiolect.methods.catalogue import METHODS
 from idiolect.runs.compare import tabulate
 from idiolect.runs.config import resolve
-from idiolect.runs.folder import RunFolder
 from idiolect.runs.personal import load_model
 from idiolect.runs.settings import read_settings
 from idiolect.runs.train import reported_simulation, start_or_continue
 from idiolect.silo.offline import personal_model
-from matrix.problem import GUEST, NEWCOMERS, SITES, Runs, invoke, options, outputs, table
+from matrix.problem import GUEST, NEWCOMERS, SITES, Guest, Runs, invoke, options, outputs, table
 from reports.reading import tables
 from runs.same_run import assert_same_run
 from silo.parity import assert_deployment_equals_simulation
@@ -143,23 +142,27 @@ def predict(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
 
 
 def personalized(
-    run: RunFolder, runs: Runs, newcomers: Sequence[str], *settings: str
-) -> dict[str, list[float]]:
+    kind: type[Method], runs: Runs, codec: tuple[str, ...], newcomers: Sequence[str], *settings: str
+) -> Guest:
     """What `idiolect personalize` says of the guest among some newcomers, and the parameters of its model."""
-    rows, out = runs.new_name(".csv"), runs.new_name("-models")
-    table(newcomers).to_csv(rows, index=False)
-    said = json.loads(invoke("personalize", run.path, f"data={rows}", f"out={out}", *settings, "--json"))
-    assert {line["client"] for line in said} == set(newcomers)
-    model = load_model(out / GUEST).module
-    metrics = {
-        f"{line['kind']} {line['part']} {line['metric']}": [line["value"]]
-        for line in said
-        if line["client"] == GUEST
-    }
-    return metrics | {name: value.reshape(-1).tolist() for name, value in model.named_parameters()}
+    name = "-".join([kind.name, *codec, *newcomers, *settings])
+    rows, out = runs.folder / f"{name}.csv", runs.folder / f"{name}-models"
+    if name not in runs.guests:
+        table(newcomers).to_csv(rows, index=False)
+        run = runs.of(kind, *codec).path
+        said = json.loads(invoke("personalize", run, f"data={rows}", f"out={out}", *settings, "--json"))
+        assert {line["client"] for line in said} == set(newcomers)
+        metrics = {
+            f"{line['kind']} {line['part']} {line['metric']}": [line["value"]]
+            for line in said
+            if line["client"] == GUEST
+        }
+        parameters = load_model(out / GUEST).module.named_parameters()
+        runs.guests[name] = metrics | {part: value.reshape(-1).tolist() for part, value in parameters}
+    return runs.guests[name]
 
 
-def assert_same_guest(ours: dict[str, list[float]], theirs: dict[str, list[float]]) -> None:
+def assert_same_guest(ours: Guest, theirs: Guest) -> None:
     assert ours.keys() == theirs.keys()
     for name, value in theirs.items():
         assert np.allclose(ours[name], value, rtol=1e-9, atol=1e-12), name
@@ -170,22 +173,20 @@ FEWER, AS_MANY = ["bay", GUEST], NEWCOMERS[-len(SITES) :]
 
 def personalize(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
     """A newcomer's model does not depend on who else is new, nor on its place among them."""
-    finished = runs.of(kind, *codec)
-    fewer = personalized(finished, runs, FEWER)
+    fewer = personalized(kind, runs, codec, FEWER)
     assert np.isfinite(np.concatenate(list(fewer.values()))).all()
     for newcomers in (AS_MANY, NEWCOMERS):
-        assert_same_guest(personalized(finished, runs, newcomers), fewer)
+        assert_same_guest(personalized(kind, runs, codec, newcomers), fewer)
 
 
 def personalize_with_steps(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
     """As many steps as a round has are what a newcomer takes anyway; more lead further."""
-    finished = runs.of(kind, *codec)
-    usual = personalized(finished, runs, FEWER)
+    usual = personalized(kind, runs, codec, FEWER)
     of_a_round = options(kind).get("local_steps", 1)
-    assert_same_guest(personalized(finished, runs, FEWER, f"steps={of_a_round}"), usual)
-    longer = personalized(finished, runs, FEWER, "steps=7")
+    assert_same_guest(personalized(kind, runs, codec, FEWER, f"steps={of_a_round}"), usual)
+    longer = personalized(kind, runs, codec, FEWER, "steps=7")
     assert np.isfinite(np.concatenate(list(longer.values()))).all()
-    simulation = reported_simulation(finished)
+    simulation = reported_simulation(runs.of(kind, *codec))
     trains = simulation.method.newcomer(simulation.server) is not None
     assert trains == any(longer[name] != usual[name] for name in usual)
 
@@ -229,7 +230,7 @@ def serve(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
     )
     folder = runs.new_name()
     folder.mkdir()
-    settings = config({"name": kind.name, **options(kind)}, **sections)
+    settings = config({"name": kind.name, **options(kind)}, rounds=2, **sections)
     assert_deployment_equals_simulation(settings, folder)
     for silo in SILOS:
         for name in kind.kinds:
@@ -256,6 +257,12 @@ COMMANDS: dict[str, Check] = {
 SAME_WITH_CODECS = {"predict", "show", "compare", "report", "export a program", "resume from memory"}
 WITHOUT_METHODS = {"methods", "datasets", "data", "bench", "silo"}
 AT_THE_OTHER_END = {"join"}  # of serve
+# In `make test-slow`: a second a method, and tests/silo has the wire with codecs.
+WITH_CODECS = [
+    pytest.param(name, marks=pytest.mark.slow if name == "serve" else ())
+    for name in COMMANDS
+    if name not in SAME_WITH_CODECS
+]
 
 
 def codecs_of(kind: type[Method]) -> tuple[str, ...]:
@@ -282,7 +289,7 @@ def test_every_method_goes_through_every_command(kind: type[Method], command: st
     COMMANDS[command](kind, runs, ())
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in SAME_WITH_CODECS])
+@pytest.mark.parametrize("command", WITH_CODECS)
 @pytest.mark.parametrize("kind", COMPRESSIBLE, ids=lambda kind: kind.name)
 def test_every_command_goes_with_codecs(kind: type[Method], command: str, runs: Runs) -> None:
     COMMANDS[command](kind, runs, codecs_of(kind))

@@ -20,15 +20,16 @@ def assert_deployment_equals_simulation(settings: dict[str, Any], tmp_path: Path
 
     simulation = simulate(settings)
     expected, traffic = [evaluate(simulation)], []
-    for round_number in range(1, 4):
+    rounds, every = settings["rounds"], settings["evaluation"]["every"]
+    for round_number in range(1, rounds + 1):
         result = simulation.advance()
         traffic.append([round_number, int(result.down_bits.sum()), int(result.up_bits.sum())])
-        if round_number in (2, 3):
+        if round_number == rounds or round_number % every == 0:
             expected.append(evaluate(simulation))
 
     assert_same_metrics(metrics, pd.concat(expected))
-    rounds = pd.read_csv(tmp_path / "run" / "rounds.csv")[["round", "down_bits", "up_bits"]]
-    assert rounds.to_numpy().tolist() == [[0, 0, 0], *traffic]
+    counted = pd.read_csv(tmp_path / "run" / "rounds.csv")[["round", "down_bits", "up_bits"]]
+    assert counted.to_numpy().tolist() == [[0, 0, 0], *traffic]
     saved = folder.checkpoint()
     assert saved is not None
     assert_same(saved[1], simulation.server)
