@@ -22,7 +22,7 @@ from idiolect.engines.compiler.passes import PASSES
 from idiolect.engines.local_work import Chunk, LocalWork, Seat, Stages, first_of, over_clients
 from idiolect.engines.memory import keep_freed_memory
 from idiolect.engines.threads import ClientThreads
-from idiolect.engines.ways import Way, choose_way, kernels_for_stacks
+from idiolect.engines.ways import Way, choose_way, stacking
 
 DRAWN_TOGETHER = 16  # clients whose batches are drawn at once, at least: it takes as long for one
 
@@ -126,7 +126,7 @@ class Vectorised:
 
     def _stacks(self, work: Callable[[Objective, Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
         for task in tasks:
-            with kernels_for_stacks():
+            with stacking():
                 result = work(self.setting.objective, task)
             yield result
 

@@ -4,6 +4,7 @@ A rule, not a measurement: whoever repeats or resumes a run goes the same way, o
 """
 
 import logging
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -78,7 +79,7 @@ def stacking_obstacle(setting: Setting) -> str | None:
     params = tree.map_tree(torch.clone, tree.repeat(setting.objective.initial_params(), count))
     batches = _batches(setting, count)
     try:
-        with kernels_for_stacks(), _no_loops_in_operations():
+        with stacking(), _no_loops_in_operations():
             vmap(setting.objective.gradient)(params, batches)
             vmap(setting.objective.predict)(
                 params, batches.inputs
@@ -96,9 +97,14 @@ def _batches(setting: Setting, count: int) -> Batch:
 
 
 @contextmanager
-def kernels_for_stacks() -> Iterator[None]:
-    """Let attention take the kernel that can be taken for many models at once."""
-    with sdpa_kernel(SDPBackend.MATH):
+def stacking() -> Iterator[None]:
+    """Let attention take the kernel that many models can take at once, and torch keep its advice to itself.
+
+    It warns of operations that it does for one client after the other: what a method's own functions do is
+    no concern of a user's.
+    """
+    with sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There is a performance drop")
         yield
 
 
