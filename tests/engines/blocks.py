@@ -24,7 +24,7 @@ VOCABULARY = 12
 # Blocks are built for any of these; sizes of axes differ, so that a mixed-up axis cannot hide.
 SHAPES: dict[str, tuple[Shape, ...]] = {
     FEATURES: ((8,), (12,)),
-    SEQUENCES: ((4, 6), (6, 8)),
+    SEQUENCES: ((4, 6), (2, 8)),
     IMAGES: ((4, 6, 4), (8, 4, 6)),
     VOLUMES: ((4, 4, 2, 4),),
     CODES: ((5,),),

@@ -21,7 +21,7 @@ from idiolect.simulation import Simulation
 
 def assert_modes_agree(block: str, chunk: int, *, way: str = "plain", first_is_linear: bool = True) -> None:
     """One block below a linear output, on the vectorised engine in all its modes."""
-    trial = Trial(Network((Piece(block, way),), first_is_linear=first_is_linear), FedAvg)
+    trial = Trial(Network((Piece(block, way),), first_is_linear=first_is_linear), FedAvg(local_steps=2))
     expected = trial.expected()
     for mode in modes().values():
         assert_agrees(trial, mode, chunk, expected)
