@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from idiolect.core.method import ClientState, Method, PredictorKind, ServerState
 from idiolect.data.federation import Federation
+from idiolect.engines.compiler.doubt import Doubt
 from idiolect.errors import UserError
 from idiolect.evaluation.summary import Choice
 from idiolect.methods.catalogue import find_method
@@ -158,6 +159,9 @@ class _Memory:
 
     def save(self, simulation: Simulation) -> None:
         """Nothing to do: the simulation itself is the last state."""
+
+    def keep_doubt(self, doubt: Doubt, round_number: int) -> None:
+        """A line in the log has said it."""
 
     def save_chosen(self, simulation: Simulation) -> None:
         """Keep the best state so far."""

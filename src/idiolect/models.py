@@ -101,8 +101,8 @@ class CharLSTM(nn.Module):
         """All states of one layer, from W x + b at every position [rows, length, 4 hidden]."""
         state = cell = torch.zeros_like(driven[:, 0, : driven.shape[-1] // 4])
         states = []
-        for position in range(driven.shape[1]):
-            i, f, g, o = (driven[:, position] + state_map(state)).chunk(4, dim=-1)
+        for drive in driven.unbind(1):  # the derivative of an index would fill a whole sequence each time
+            i, f, g, o = (drive + state_map(state)).chunk(4, dim=-1)
             cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
             state = o.sigmoid() * cell.tanh()
             states.append(state)

@@ -7,10 +7,12 @@ import torch
 from torch import nn
 
 from idiolect import models
-from idiolect.bench import run_bench
+from idiolect.bench import render, run_bench
 from idiolect.bench.measure import interleaved_seconds, ratio
 from idiolect.bench.plain_loop import PlainLoop
-from idiolect.bench.run import noise, simulate, uneven_steps, work_of_a_round
+from idiolect.bench.render import TARGETS
+from idiolect.bench.run import simulate, work_of_a_round
+from idiolect.bench.subjects import noise, uneven_steps
 from idiolect.data.federation import Federation
 from idiolect.methods.apfl import APFL
 from idiolect.methods.fedavg import FedAvg
@@ -69,9 +71,13 @@ def test_a_ratio_is_of_neighbours() -> None:
 
 @pytest.mark.slow
 def test_all_keys_are_there() -> None:
-    result = json.loads(to_json(run_bench(clients=4, local_steps=2, repeats=1, scaling=(2, 4))))
-    for key in ("fedavg_linear", "fedavg_mlp", "fedavg_cnn", "apfl_mlp_over_fedavg"):
+    result = json.loads(to_json(run_bench(full=True, clients=4, local_steps=2, repeats=1, scaling=(2, 4))))
+    for key in TARGETS:
         assert result[key] > 0
+    assert all(row["least"] <= row["speed_up"] <= row["most"] for row in result["seconds"].values())
+    assert all(0 < row["checking_share"] < 1 for row in result["compiler"].values())
+    assert all(row["recording_in_rounds"] > 0 for row in result["compiler"].values())
+    render(result)
     assert all(row["speed_up"] > 0 for row in result["uneven_clients"].values())
     assert [row["clients"] for row in result["scaling"]] == [2, 4]
     assert result["costs_of_little_work"].keys() == {"one_local_step", "quarter_of_the_clients"}

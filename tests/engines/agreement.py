@@ -11,7 +11,7 @@ from engines.networks import Network, federation
 from engines.test_equality import PLANS
 from idiolect.core import tree
 from idiolect.core.method import Method
-from idiolect.engines.build import stacking_obstacle
+from idiolect.engines.ways import stacking_obstacle
 from idiolect.simulation import Simulation
 
 ROUNDS = 2
@@ -53,10 +53,13 @@ class Trial:
         return numbers(self.simulation().play(ROUNDS))
 
     def computed(self, mode: Mode, chunk: int | None) -> Numbers:
-        """What another engine gives."""
+        """What another engine gives, if it has no reason to fall back on what it is compared with."""
         simulation = self.simulation()
-        simulation.engine = mode(simulation.engine.setting, chunk)
-        return numbers(simulation.play(ROUNDS))
+        simulation.engine = engine = mode(simulation.engine.setting, chunk)
+        doubts = [doubt.sentence for _ in range(ROUNDS) for doubt in simulation.advance().doubts]
+        assert not doubts
+        assert engine.records_all_steps
+        return numbers(simulation)
 
     def obstacle(self) -> str | None:
         """Why the network cannot be run for many clients at once, if it cannot."""

@@ -1,15 +1,28 @@
 """The ways in which the vectorised engine can run, all of which must give the sequential engine's numbers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 
-from idiolect.engines.base import Engine, Setting
+from idiolect.engines.base import Setting
+from idiolect.engines.chunks import MOST_CLIENTS
+from idiolect.engines.compiler.passes import PASSES
 from idiolect.engines.vectorised import Vectorised
+from idiolect.engines.ways import Way
 
-Mode = Callable[[Setting, int | None], Engine]
+Mode = Callable[[Setting, int | None], Vectorised]
 
 ALL_PASSES = "all passes"
 
 
 def modes() -> dict[str, Mode]:
     """Each mode by name: an engine for a setting and for so many clients at once."""
-    return {ALL_PASSES: Vectorised}
+    return {
+        ALL_PASSES: partial(_engine, passes=PASSES),
+        **{f"the pass {name} alone": partial(_engine, passes=(name,)) for name in PASSES},
+        "recorded without a pass": partial(_engine, passes=()),
+        "not recorded": partial(_engine, passes=None),
+    }
+
+
+def _engine(setting: Setting, clients: int | None, passes: Iterable[str] | None) -> Vectorised:
+    return Vectorised(setting, Way(clients or MOST_CLIENTS, is_recorded=True), passes)

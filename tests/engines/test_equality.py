@@ -13,6 +13,9 @@ from idiolect.core.task import Task
 from idiolect.data.federation import Federation, Rows
 from idiolect.engines import chunks
 from idiolect.engines.chunks import padded_size
+from idiolect.engines.compiler import compiler
+from idiolect.engines.vectorised import Vectorised
+from idiolect.engines.ways import Way
 from idiolect.errors import UserError
 from idiolect.evaluation.metrics import evaluate
 from idiolect.methods.apfl import APFL
@@ -149,7 +152,7 @@ def test_float32_to_rounding(variant: str) -> None:
 def test_chunks_do_not_change_the_numbers() -> None:
     data, module = problem("mlp")
     whole, pieces = (Simulation(APFL(local_steps=3), module, data, dtype=torch.float64) for _ in range(2))
-    pieces.engine.chunk = 2  # type: ignore[attr-defined]
+    pieces.engine = Vectorised(pieces.engine.setting, Way(2, is_recorded=True))
     assert_equal_runs(whole.play(2), pieces.play(2), 1e-12)
 
 
@@ -258,11 +261,11 @@ def test_padded_chunks_leave_no_trace() -> None:
     assert_equal_runs(expected, actual, 1e-9)
 
 
-def test_recordings_stay_bounded() -> None:
+def test_recordings_stay_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "MOST_RECORDINGS", 2)
     data, module = problem("linear")
     simulation = Simulation(FedAvg(local_steps=1), module, data)
-    recordings = simulation.engine._recordings  # type: ignore[attr-defined]
-    recordings.most = 2
+    recordings = simulation.engine._compiler._recordings  # type: ignore[attr-defined]
     for clients in ([0], [0, 1], [0, 1, 2], [0, 1, 2, 3]):
 
         class Some(Irregular):
@@ -271,4 +274,4 @@ def test_recordings_stay_bounded() -> None:
 
         simulation.plan = Some()
         simulation.advance()
-        assert len(recordings._kept) <= 2
+        assert len(recordings) <= 2

@@ -1,70 +1,63 @@
-"""The benchmark: 100 clients, all taking part, 20 local steps, batches of 20."""
+"""The benchmark: FedAvg against a plain loop on models of every kind; with `full`, everything else too."""
 
 import statistics
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from pydantic import ValidationError
-from rich.console import Group
-from rich.table import Table
-from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from idiolect import models
 from idiolect.bench.measure import PeakMemory, interleaved_seconds, ratio
 from idiolect.bench.plain_loop import PlainLoop
+from idiolect.bench.subjects import (
+    BATCH_SIZE,
+    ModelFactory,
+    Subject,
+    noise,
+    small_cnn,
+    subjects,
+    uneven_steps,
+)
 from idiolect.core.method import Epochs, LocalWork, Method
 from idiolect.core.objective import Batch, Objective
-from idiolect.core.task import Task
 from idiolect.core.tree import Params
-from idiolect.data.federation import Federation, Rows
+from idiolect.data.federation import Federation
+from idiolect.engines.compiler.compiler import Compiler
 from idiolect.engines.sequential import Sequential
 from idiolect.methods.apfl import APFL
 from idiolect.methods.catalogue import METHODS
 from idiolect.methods.fedavg import FedAvg
 from idiolect.simulation import Simulation
 
-BATCH_SIZE = 20
 RATE = 0.1  # the default of FedAvg
-TARGETS = {
-    "fedavg_linear": "at least 12",
-    "fedavg_mlp": "at least 4.5",
-    "fedavg_cnn": "at least 1",
-    "apfl_mlp_over_fedavg": "at most 2.3",
-}
+ROUNDS_OF_A_RUN = 50
 
 
 def run_bench(
-    *, clients: int = 100, local_steps: int = 20, repeats: int = 5, scaling: tuple[int, ...] = (10, 100, 1000)
+    *,
+    full: bool = False,
+    clients: int = 100,
+    local_steps: int = 20,
+    repeats: int = 5,
+    scaling: tuple[int, ...] = (10, 100, 1000),
 ) -> dict[str, Any]:
-    """Measure everything in one run. Speed-ups and costs are ratios of times on this machine, now."""
-    rows = local_steps * BATCH_SIZE  # one epoch is the local work
-    flat = noise((784,), [rows] * clients)
-    images = noise((3, 32, 32), [2 * BATCH_SIZE] * clients)
-    uneven = noise((784,), [steps * BATCH_SIZE for steps in uneven_steps(clients, local_steps)])
-    linear = speed_up(flat, models.linear, local_steps, repeats)
-    mlp = speed_up(flat, models.mlp, local_steps, repeats)
-    cnn = speed_up(images, small_cnn, local_steps, max(1, repeats // 3))
-    linear_uneven, mlp_uneven = (
-        speed_up(uneven, model, Epochs(1), repeats) for model in (models.linear, models.mlp)
-    )
-    few = flat.subset(range(min(20, clients)))
-    costs = method_costs(few, models.mlp, local_steps, repeats)
-    costs_of_little = costs_of_little_work(few, local_steps, repeats)
-    costs_cnn = cnn_costs(min(5, clients), min(10, local_steps), repeats)
-    apfl = apfl_cost(flat, local_steps, repeats)
+    """Measure in one run. Speed-ups and costs are ratios of times on this machine, now."""
+    measured = subjects(clients, local_steps)
+    seconds = {
+        name: speed_up(federation, model, steps, repeats)
+        for name, (model, federation, steps) in measured.items()
+    }
+    flat = measured["mlp"].federation
     return {
-        "fedavg_linear": linear["speed_up"],
-        "fedavg_mlp": mlp["speed_up"],
-        "fedavg_cnn": cnn["speed_up"],
-        "apfl_mlp_over_fedavg": apfl,
-        "seconds": {"linear": linear, "mlp": mlp, "cnn": cnn},
-        "uneven_clients": {"linear": linear_uneven, "mlp": mlp_uneven},
-        "scaling": [scale(count, local_steps) for count in scaling],
-        "method_costs": costs,
-        "method_costs_cnn": costs_cnn,
-        "costs_of_little_work": costs_of_little,
+        **{f"fedavg_{name}": row["speed_up"] for name, row in seconds.items()},
+        "apfl_mlp_over_fedavg": apfl_cost(flat, local_steps, repeats),
+        "seconds": seconds,
+        "compiler": {name: compiler_price(measured[name]) for name in ("linear", "mlp", "transformer")},
+        **(everything_else(flat, local_steps, repeats, scaling) if full else {}),
         "setting": {
             "clients": clients,
             "local_steps": local_steps,
@@ -75,28 +68,23 @@ def run_bench(
     }
 
 
-def noise(shape: tuple[int, ...], sizes: Sequence[int]) -> Federation:
-    """Clients with random rows of ten classes: what is learned does not matter here."""
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(sum(sizes), *shape, generator=generator)
-    targets = torch.randint(10, (sum(sizes),), generator=generator)
-    owned = Rows.of_clients(list(torch.arange(sum(sizes)).split(list(sizes))))
-    names = tuple(str(client) for client in range(len(sizes)))
-    return Federation(inputs, targets, Task("multiclass", 10), names, owned, owned, owned)
-
-
-def uneven_steps(clients: int, mean: int) -> list[int]:
-    """Steps of an epoch where clients differ as in practice: most have little data, a few have most of it."""
-    shares = torch.randn(clients, generator=torch.Generator().manual_seed(0)).exp()
-    return (shares / shares.mean() * mean).round().clamp_min(1).int().tolist()
-
-
-ModelFactory = Callable[[Federation], nn.Module]
-
-
-def small_cnn(federation: Federation) -> nn.Module:
-    """Two 5x5 convolutions of 32 and 64 filters."""
-    return models.cnn(federation, filters=(32, 64))
+def everything_else(
+    flat: Federation, local_steps: int, repeats: int, scaling: tuple[int, ...]
+) -> dict[str, Any]:
+    """Clients of different sizes, many clients, and what every method costs: half an hour."""
+    clients = len(flat)
+    uneven = noise((784,), [steps * BATCH_SIZE for steps in uneven_steps(clients, local_steps)])
+    few = flat.subset(range(min(20, clients)))
+    return {
+        "uneven_clients": {
+            name: speed_up(uneven, model, Epochs(1), repeats)
+            for name, model in (("linear", models.linear), ("mlp", models.mlp))
+        },
+        "scaling": [scale(count, local_steps) for count in scaling],
+        "method_costs": method_costs(few, models.mlp, local_steps, repeats),
+        "method_costs_cnn": cnn_costs(min(5, clients), min(10, local_steps), repeats),
+        "costs_of_little_work": costs_of_little_work(few, local_steps, repeats),
+    }
 
 
 def speed_up(federation: Federation, model: ModelFactory, work: LocalWork, repeats: int) -> dict[str, float]:
@@ -105,11 +93,53 @@ def speed_up(federation: Federation, model: ModelFactory, work: LocalWork, repea
     steps = ours.engine.setting.batches.steps(work, torch.arange(len(federation))).tolist()
     plain = PlainLoop(model(federation), federation, batch_size=BATCH_SIZE, local_steps=steps, rate=RATE)
     seconds = interleaved_seconds({"plain": plain.advance, "ours": ours.advance}, repeats)
+    ratios = [theirs / own for theirs, own in zip(seconds["plain"], seconds["ours"], strict=True)]
     return {
         "plain_loop": statistics.median(seconds["plain"]),
         "vectorised": statistics.median(seconds["ours"]),
         "speed_up": ratio(seconds["plain"], seconds["ours"]),
+        "least": min(ratios),
+        "most": max(ratios),
     }
+
+
+def compiler_price(subject: Subject) -> dict[str, float]:
+    """The time of recording, in ordinary rounds, and of comparisons with plain steps, as a share of a run."""
+    few = subject.federation.subset(range(min(20, len(subject.federation))))
+    simulation = simulate(FedAvg(local_steps=subject.local_steps), subject.model, few)
+    seconds = []
+    with _timed("_record") as recording, _timed("vouch") as checking:
+        for _ in range(ROUNDS_OF_A_RUN):
+            start = time.perf_counter()
+            simulation.advance()
+            seconds.append(time.perf_counter() - start)
+    return {
+        "recording_in_rounds": recording.seconds / statistics.median(seconds),
+        "checking_share": checking.seconds / sum(seconds),
+    }
+
+
+class _Stopwatch:
+    seconds = 0.0
+
+
+@contextmanager
+def _timed(name: str) -> Iterator[_Stopwatch]:
+    """How long one of the compiler's functions takes in all."""
+    function, watch = getattr(Compiler, name), _Stopwatch()
+
+    def timed(*arguments: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            return function(*arguments)
+        finally:
+            watch.seconds += time.perf_counter() - start
+
+    setattr(Compiler, name, timed)
+    try:
+        yield watch
+    finally:
+        setattr(Compiler, name, function)
 
 
 def apfl_cost(federation: Federation, local_steps: int, repeats: int) -> float:
@@ -229,50 +259,3 @@ def _with_local_steps(method: type[Method], local_steps: int) -> Method:
 def simulate(method: Method, model: ModelFactory, federation: Federation) -> Simulation:
     """A simulation whose model starts from the same parameters each time."""
     return Simulation(method, lambda: model(federation), federation, batch_size=BATCH_SIZE)
-
-
-def render(result: dict[str, Any]) -> Group:
-    """The result as tables, to be printed with rich."""
-    ratios = Table(
-        "measured", "ratio", "target", title="Speed-up over a plain loop; cost of APFL over FedAvg"
-    )
-    for name, target in TARGETS.items():
-        ratios.add_row(name, f"{result[name]:.2f}", target)
-    seconds = Table("model", "plain loop [s]", "vectorised [s]", title="Seconds per round of FedAvg (median)")
-    for name, row in result["seconds"].items():
-        seconds.add_row(name, f"{row['plain_loop']:.3f}", f"{row['vectorised']:.3f}")
-    uneven = Table(
-        "model", "plain loop [s]", "vectorised [s]", "ratio", title="The same with clients of different sizes"
-    )
-    for name, row in result["uneven_clients"].items():
-        uneven.add_row(name, f"{row['plain_loop']:.3f}", f"{row['vectorised']:.3f}", f"{row['speed_up']:.2f}")
-    scaling = Table("clients", "s per round", "ms per client", "peak of a chunk [MB]", title="Scaling, MLP")
-    for row in result["scaling"]:
-        peak = row["peak_megabytes_of_a_chunk"]
-        scaling.add_row(
-            str(row["clients"]),
-            f"{row['seconds']:.3f}",
-            f"{1000 * row['seconds_per_client']:.2f}",
-            "unknown" if peak is None else f"{peak:.0f}",
-        )
-    costs = [
-        _costs_table(result[key], model)
-        for key, model in (("method_costs", "MLP"), ("method_costs_cnn", "CNN"))
-    ]
-    little = Table("round of FedAvg", "time", title="FedAvg with little work over itself, MLP")
-    for name, cost in result["costs_of_little_work"].items():
-        little.add_row(name.replace("_", " "), f"{cost:.2f}")
-    return Group(ratios, seconds, uneven, scaling, *costs, little)
-
-
-def _costs_table(costs: dict[str, dict[str, float]], model: str) -> Table:
-    table = Table(
-        "method", "time", "arithmetic", "gradients per client", "within 125 % of the arithmetic",
-        title=f"One round of each over FedAvg's, {model}",
-    )  # fmt: skip
-    for name, row in costs.items():
-        within = "yes" if row["over_fedavg"] <= 1.25 * row["arithmetic"] else "no"
-        table.add_row(
-            name, f"{row['over_fedavg']:.2f}", f"{row['arithmetic']:.2f}", f"{row['gradients']:g}", within
-        )
-    return table

@@ -30,14 +30,19 @@ def report(
 
 
 @app.command()
-def bench(json: Annotated[bool, typer.Option("--json", help="print JSON for programs")] = False) -> None:
-    """Measure speed against a plain loop over clients, in one run on this machine.
+def bench(
+    full: Annotated[
+        bool, typer.Option("--full", help="every method, and many clients: half an hour")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="print JSON for programs")] = False,
+) -> None:
+    """Measure speed against a plain loop over clients, in one run on this machine: three minutes.
 
     Example: idiolect bench --json
     """
     from idiolect.bench import render, run_bench
 
-    result = run_bench()
+    result = run_bench(full=full)
     if json:
         print_json(result)
     else:

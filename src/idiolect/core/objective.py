@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad
+from torch.func import functional_call
 
 from idiolect.core import rng, tree
+from idiolect.core.gradient import gradient
 from idiolect.core.task import Task
 from idiolect.core.tree import Params
 from idiolect.errors import UserError
@@ -74,13 +75,17 @@ class Objective:
         """f(params; batch)."""
         return self.data_loss(params, batch) + self.penalty(params)
 
+    def data_gradient(self, params: Params, batch: Batch) -> Params:
+        """The gradient of the rows' loss, without the l2 term."""
+        return gradient(lambda at: self.data_loss(at, batch), params)
+
     def gradient(self, params: Params, batch: Batch) -> Params:
         """The gradient of f in its parameters."""
-        gradient = grad(self.data_loss)(params, batch)
+        slopes = self.data_gradient(params, batch)
         if self.weight_decay:
             # By hand: autograd would build the l2 term's graph anew in every step.
-            gradient = tree.map_tree(lambda g, w: g + self.weight_decay * w, gradient, params)
-        return gradient
+            slopes = tree.map_tree(lambda g, w: g + self.weight_decay * w, slopes, params)
+        return slopes
 
 
 def seeded_module(
@@ -107,3 +112,42 @@ def refuse_unsupported_layers(module: nn.Module) -> None:
                 f"layer '{name}' is a {kind} with p={layer.p}, whose noise no seed of a run controls; "
                 "set p=0 or use weight_decay instead"
             )
+
+
+def refuse_side_effects(module: nn.Module, inputs: Tensor) -> None:
+    """Refuse a model whose forward pass on some rows draws noise, or changes these rows or itself.
+
+    Two models that see one batch would see different rows, and what a client computes would depend on who
+    was computed before it.
+    """
+    kind = type(module).__name__
+    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    kept = {name: value.detach().clone() for name, value in own.items()}
+    rows = inputs.clone()
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        noise = torch.get_rng_state()
+        module(rows)
+        draws_noise = not torch.equal(noise, torch.get_rng_state())
+        changed = [name for name, value in own.items() if not _is_same(value, kept[name])]
+        for name in changed:
+            own[name].copy_(kept[name])
+    if changed:
+        raise UserError(
+            f"the model {kind} changes its own {changed[0]!r} in the forward pass, which no method can carry "
+            "from client to client; use layers without running statistics, and embeddings without max_norm"
+        )
+    if draws_noise:
+        raise UserError(
+            f"the model {kind} draws noise in the forward pass, which no seed of a run controls; "
+            "set its dropout to 0, or use weight_decay instead"
+        )
+    if not _is_same(rows, inputs):
+        raise UserError(
+            f"the model {kind} changes its inputs in the forward pass, so a second model would see others; "
+            "let its first operation make a new tensor (inplace=False)"
+        )
+
+
+def _is_same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors hold the same numbers; what is no number equals itself."""
+    return bool(torch.equal(one.nan_to_num(), other.nan_to_num()))

@@ -48,7 +48,12 @@ def _by_row(objective: Objective, params: Params, rows: Batch) -> Params:
     def loss(params: Params, x: Tensor, y: Tensor) -> Tensor:
         return objective.task.row_losses(objective.predict(params, x[None]), y[None])[0]
 
-    scores = vmap(grad(loss), in_dims=(None, 0, 0))(params, rows.inputs, rows.targets)
+    try:
+        scores = vmap(grad(loss), in_dims=(None, 0, 0))(params, rows.inputs, rows.targets)
+    except (RuntimeError, NotImplementedError):  # a model that cannot be vmapped: one row at a time
+        unit = torch.ones_like(rows.weights[:1])
+        singles = [Batch(x[None], y[None], unit) for x, y, _ in zip(*rows, strict=True)]
+        scores = tree.stack([objective.data_gradient(params, row) for row in singles])
     return tree.weighted_sum(tree.map_tree(torch.square, scores), rows.weights)
 
 

@@ -9,9 +9,10 @@ from torch.func import vmap
 
 from idiolect.core import rng, tree
 from idiolect.core.method import Bits, ClientState, Cohort, Exchange, Message, Method, ServerState, Site
-from idiolect.core.objective import Objective
+from idiolect.core.objective import Objective, refuse_side_effects
 from idiolect.data.federation import Federation, Rows
 from idiolect.engines.batches import Batches
+from idiolect.engines.compiler.doubt import Doubt
 from idiolect.store.base import Store
 
 
@@ -36,6 +37,7 @@ class Outcome(NamedTuple):
     arrived: Cohort
     traffic: Traffic
     asked: Tensor  # int64[asked]: the clients that the traffic's entries belong to
+    doubts: tuple[Doubt, ...] = ()  # rewritten steps that were found to differ from the plain ones
 
 
 class Setting:
@@ -52,12 +54,13 @@ class Setting:
         batch_size: int | None,
         founding: ServerState,
     ) -> None:
+        refuse_side_effects(objective.module, federation.inputs[:2])
         self.method = method
         self.objective = objective
         self.federation = federation
         self.store = store
         self.seed = seed
-        self.batches = Batches(federation, seed, batch_size)
+        self.batches = Batches(federation, seed, batch_size, objective.dtype)
         # The server before round 0: founding clients that were never asked still start from it.
         self.founding = founding
 

@@ -16,10 +16,16 @@ from idiolect.data.federation import Federation, Rows
 
 
 class Batches:
-    """Draws batches from a federation's training rows. `batch_size` None: all rows in every batch."""
+    """Draws batches from a federation's training rows. `batch_size` None: all rows in every batch.
 
-    def __init__(self, federation: Federation, seed: int, batch_size: int | None) -> None:
+    `dtype` is that of the rows' weights; None: that of the inputs, which must then be real numbers.
+    """
+
+    def __init__(
+        self, federation: Federation, seed: int, batch_size: int | None, dtype: torch.dtype | None = None
+    ) -> None:
         self.federation = federation
+        self.dtype = dtype or federation.inputs.dtype
         self.seed = seed
         self.batch_size = batch_size
         sizes = federation.train.sizes
@@ -52,22 +58,20 @@ class Batches:
 
     def weights(self, ids: Tensor, width: int) -> Tensor:
         """The weight of each row of a client's batches, [.., width]: 1/b, and 0 where it only pads."""
-        return _row_weights(self.batch_sizes[ids], width, self.federation)
+        return _row_weights(self.batch_sizes[ids], width, self.dtype)
 
     def gather(self, rows: Tensor, weights: Tensor) -> Batch:
         """The rows themselves."""
         return Batch(_take(self.federation.inputs, rows), _take(self.federation.targets, rows), weights)
 
-
-def all_rows(federation: Federation, part: Rows, ids: Tensor) -> Batch:
-    """All rows of each client in one part of the federation, padded to the largest of these clients."""
-    sizes = part.sizes[ids]
-    width = max(int(sizes.max()), 1)
-    place = torch.arange(width) % sizes.clamp_min(1)[:, None]
-    # A client without rows gets somebody's row with weight zero: its sums are then exactly zero.
-    index = part.index[(part.offsets[ids][:, None] + place).clamp_max(len(part.index) - 1)]
-    inputs, targets = _take(federation.inputs, index), _take(federation.targets, index)
-    return Batch(inputs, targets, _row_weights(sizes, width, federation))
+    def all_rows(self, part: Rows, ids: Tensor) -> Batch:
+        """All rows of each client in one part of the federation, padded to the largest of these clients."""
+        sizes = part.sizes[ids]
+        width = max(int(sizes.max()), 1)
+        place = torch.arange(width) % sizes.clamp_min(1)[:, None]
+        # A client without rows gets somebody's row with weight zero: its sums are then exactly zero.
+        index = part.index[(part.offsets[ids][:, None] + place).clamp_max(len(part.index) - 1)]
+        return self.gather(index, _row_weights(sizes, width, self.dtype))
 
 
 def _take(flat: Tensor, rows: Tensor) -> Tensor:
@@ -75,8 +79,6 @@ def _take(flat: Tensor, rows: Tensor) -> Tensor:
     return flat.index_select(0, rows.reshape(-1)).reshape(*rows.shape, *flat.shape[1:])
 
 
-def _row_weights(sizes: Tensor, width: int, federation: Federation) -> Tensor:
-    real = federation.inputs.is_floating_point()
-    dtype = federation.inputs.dtype if real else torch.get_default_dtype()
+def _row_weights(sizes: Tensor, width: int, dtype: torch.dtype) -> Tensor:
     counted = torch.arange(width) < sizes[..., None]
     return (counted / sizes.clamp_min(1)[..., None].to(torch.float64)).to(dtype)

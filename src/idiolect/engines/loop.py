@@ -1,5 +1,6 @@
 """A round, for every engine: newcomers are admitted, then each exchange asks, works and is absorbed."""
 
+import logging
 from typing import NamedTuple
 
 import torch
@@ -7,7 +8,10 @@ from torch import Tensor
 
 from idiolect.core.method import Bits, Info, ServerState
 from idiolect.engines.base import Engine
+from idiolect.engines.compiler.doubt import Doubt
 from idiolect.participation.sampling import Plan
+
+logger = logging.getLogger("idiolect")
 
 
 class RoundResult(NamedTuple):
@@ -19,6 +23,7 @@ class RoundResult(NamedTuple):
     up_bits: Tensor  # int64[clients]: of the replies that arrived
     down_parts: Bits  # the same by named part of the messages: part -> int64[clients]
     up_parts: Bits
+    doubts: tuple[Doubt, ...] = ()  # rewritten steps that were found to differ from the plain ones
 
 
 def play_round(engine: Engine, plan: Plan, server: ServerState, round_number: int) -> RoundResult:
@@ -28,15 +33,20 @@ def play_round(engine: Engine, plan: Plan, server: ServerState, round_number: in
     cohort = plan.cohort(setting.seed, round_number, sizes)
     admit_newcomers(engine, plan, server, round_number)
     info: Info = {}
+    doubts: tuple[Doubt, ...] = ()
     down, up = _Ledger(sizes), _Ledger(sizes)
     for exchange in setting.method.exchanges(server):
         outcome = engine.run(exchange, server, cohort, round_number)
+        doubts += outcome.doubts
         down.add(outcome.asked, outcome.traffic.down)
         up.add(outcome.asked, outcome.traffic.up)
         if outcome.replies is not None:
             server, diagnostics = exchange.absorb(server, outcome.replies, outcome.arrived)
             info |= diagnostics
-    return RoundResult(setting.method.end_round(server), info, down.total, up.total, down.parts, up.parts)
+    for doubt in doubts:
+        logger.warning("%s; the run goes on with plain steps", doubt.sentence)
+    server = setting.method.end_round(server)
+    return RoundResult(server, info, down.total, up.total, down.parts, up.parts, doubts)
 
 
 class _Ledger:

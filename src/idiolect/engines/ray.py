@@ -8,7 +8,7 @@ pure function of states, messages and keys, so nothing shows that it was done tw
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -18,8 +18,11 @@ from idiolect.core import tree
 from idiolect.core.method import Bits, ClientState, Cohort, Exchange, Message, ServerState, Site
 from idiolect.data.federation import Rows
 from idiolect.engines.base import Outcome, Setting, Traffic
+from idiolect.engines.compiler.doubt import Doubt
+from idiolect.engines.compiler.passes import PASSES
 from idiolect.engines.partial import partial_view
 from idiolect.engines.vectorised import Vectorised
+from idiolect.engines.ways import Way
 from idiolect.errors import UserError
 from idiolect.store.memory import MemoryStore
 
@@ -36,6 +39,7 @@ class Part(NamedTuple):
     down: Bits
     up: Bits
     states: ClientState  # of the clients it asked, stacked
+    doubts: tuple[Doubt, ...]
 
 
 class Request(NamedTuple):
@@ -51,8 +55,8 @@ class Request(NamedTuple):
 class Worker:
     """Lives in an actor: a block of clients and the vectorised engine."""
 
-    def __init__(self, setting: Setting, chunk: int | None) -> None:
-        self.engine = Vectorised(setting, chunk)
+    def __init__(self, setting: Setting, way: Way, passes: Iterable[str] | None) -> None:
+        self.engine = Vectorised(setting, way, passes)
 
     def restore(self, ids: Tensor, states: ClientState) -> None:
         """Take over clients that have a state already."""
@@ -64,16 +68,16 @@ class Worker:
         server = _ray().get(reference)
         outcome = self.engine.carry_out(exchange, server, cohort, weights, round_number)
         states = self.engine.setting.states(cohort.ids)
-        return Part(outcome.replies, outcome.traffic.down, outcome.traffic.up, states)
+        return Part(outcome.replies, outcome.traffic.down, outcome.traffic.up, states, outcome.doubts)
 
 
 class Block:
     """A range of clients and the actor that holds them: started when first needed, replaced when lost."""
 
-    def __init__(self, clients: range, setting: Setting, chunk: int | None) -> None:
+    def __init__(self, clients: range, setting: Setting, way: Way, passes: Iterable[str] | None) -> None:
         self.clients = clients
         self._setting = setting
-        self._chunk = chunk
+        self._way, self._passes = way, passes
         self._actor: Any = None
         self._held = torch.zeros(len(setting.federation), dtype=torch.bool)  # whose state the actor has
 
@@ -86,7 +90,8 @@ class Block:
         if self._actor is None:
             # Spread over the nodes, so that a lost one takes few blocks with it.
             remote = _ray().remote(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD")(Worker)
-            self._actor = remote.remote(_setting_of_block(self._setting, self.clients), self._chunk)
+            block = _setting_of_block(self._setting, self.clients)
+            self._actor = remote.remote(block, self._way, self._passes)
         store, ids = self._setting.store, request.cohort.ids
         new = ids[store.known(ids) & ~self._held[ids]]
         if len(new):  # after a loss or a resumption, and for clients that have just arrived
@@ -107,15 +112,20 @@ class RayEngine:
     """Runs blocks of clients on Ray actors, on this machine or on the cluster at `address`."""
 
     def __init__(
-        self, setting: Setting, *, workers: int = 2, address: str | None = None, chunk: int | None = None
+        self,
+        setting: Setting,
+        *,
+        workers: int = 2,
+        address: str | None = None,
+        passes: Iterable[str] | None = tuple(PASSES),
     ) -> None:
         self.setting = setting
         # Looking at clients needs closures of the driver; it has all states and rows.
-        self._local = Vectorised(setting, chunk)
+        self._local = Vectorised(setting, passes=passes)
         _connect(address, workers)
         pieces = torch.arange(len(setting.federation)).tensor_split(min(workers, len(setting.federation)))
         ranges = [range(int(piece[0]), int(piece[-1]) + 1) for piece in pieces]
-        self.blocks = [Block(clients, setting, chunk) for clients in ranges]
+        self.blocks = [Block(clients, setting, self._local.way, passes) for clients in ranges]
 
     def run(self, exchange: Exchange, server: ServerState, cohort: Cohort, round_number: int) -> Outcome:
         """Carry out one exchange on all blocks at once."""
@@ -123,6 +133,7 @@ class RayEngine:
         arrived = cohort.select(cohort.replied)
         weights = exchange.weights(server, arrived) if len(arrived) else None
         traffic, replies = Traffic(len(cohort)), []
+        doubts: tuple[Doubt, ...] = ()
         shared = _ray().put(server)
         requests = []
         for block in self.blocks:
@@ -135,9 +146,10 @@ class RayEngine:
             self.setting.store.put(cohort.ids[places], result.states)
             traffic.record(traffic.down, places, result.down)
             traffic.record(traffic.up, places, result.up)
+            doubts += result.doubts
             if result.replies is not None:
                 replies.append(result.replies)
-        return Outcome(_joined(replies, weights), arrived, traffic, cohort.ids)
+        return Outcome(_joined(replies, weights), arrived, traffic, cohort.ids, doubts)
 
     def survey(
         self, look: Callable[[ClientState, Site], Any], part: Rows, ids: Tensor, round_number: int

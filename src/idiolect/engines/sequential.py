@@ -1,6 +1,6 @@
 """One client at a time: the executable specification that every other engine is tested against."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +11,6 @@ from idiolect.core.method import ClientState, Cohort, Exchange, Message, ServerS
 from idiolect.core.schedule import Clock
 from idiolect.data.federation import Rows
 from idiolect.engines.base import Outcome, Setting, Traffic, combine
-from idiolect.engines.batches import all_rows
 
 
 class Task(NamedTuple):
@@ -24,45 +23,32 @@ class Task(NamedTuple):
     round_number: int
 
 
-Result = tuple[ClientState, Message]
-Apply = Callable[[Callable[[Task], Result], Iterable[Task]], Iterable[Result]]
-
-
 class Sequential:
-    """Runs clients one after the other, in plain Python (or in whatever order `apply` works tasks off)."""
+    """Runs clients one after the other, in plain Python."""
 
-    def __init__(self, setting: Setting, apply: Apply = map) -> None:
+    def __init__(self, setting: Setting) -> None:
         self.setting = setting
-        self._apply = apply
 
     def run(self, exchange: Exchange, server: ServerState, cohort: Cohort, round_number: int) -> Outcome:
         """Carry out one exchange."""
         cohort = self.setting.prepare(exchange, server, cohort, round_number)
         traffic = Traffic(len(cohort))
-        ones = [cohort.select(torch.tensor([place])) for place in range(len(cohort))]
-
-        def tasks() -> Iterator[Task]:
-            for place, one in enumerate(ones):
-                down = exchange.down(server, one.ids)
-                bits = exchange.down_bits(server, down, one.ids)
-                traffic.record(traffic.down, torch.tensor([place]), bits)
-                client = tree.row(self.setting.states(one.ids), 0)
-                yield Task(
-                    exchange, tree.row(down, 0) if exchange.personal_down else down, client, one, round_number
-                )
-
         uploads = []
-        for place, (client, up) in enumerate(self._apply(self.work, tasks())):
-            one = ones[place]
+        for place in torch.arange(len(cohort))[:, None]:
+            one = cohort.select(place)
+            down = exchange.down(server, one.ids)
+            traffic.record(traffic.down, place, exchange.down_bits(server, down, one.ids))
+            own_down = tree.row(down, 0) if exchange.personal_down else down
+            client = tree.row(self.setting.states(one.ids), 0)
+            client, up = self.work(Task(exchange, own_down, client, one, round_number))
             self.setting.store.put(one.ids, tree.stack([client]))
             if one.replied:
-                bits = exchange.up_bits(tree.stack([up]), one.ids)
-                traffic.record(traffic.up, torch.tensor([place]), bits)
+                traffic.record(traffic.up, place, exchange.up_bits(tree.stack([up]), one.ids))
                 uploads.append(up)
         arrived = cohort.select(cohort.replied)
         return Outcome(combine(exchange, server, uploads, arrived), arrived, traffic, cohort.ids)
 
-    def work(self, task: Task) -> Result:
+    def work(self, task: Task) -> tuple[ClientState, Message]:
         """The local work of one client: its new state and its upload."""
         exchange, down, client, one, round_number = task
         batches = self.setting.batches
@@ -94,7 +80,7 @@ class Sequential:
                 steps=torch.tensor(0),
                 key=self.setting.client_key(number, round_number),
                 clock=Clock(torch.tensor(round_number), torch.tensor(0), 0),
-                rows=tree.row(all_rows(self.setting.federation, part, number[None]), 0),
+                rows=tree.row(self.setting.batches.all_rows(part, number[None]), 0),
             )
             results.append(look(client, site))
         return tree.stack(results)
@@ -103,7 +89,7 @@ class Sequential:
         setting, train = self.setting, self.setting.federation.train
         rows = None
         if exchange.sees_all_rows:
-            rows = tree.row(all_rows(setting.federation, train, one.ids), 0)
+            rows = tree.row(setting.batches.all_rows(train, one.ids), 0)
 
         def at(step: int) -> Site:
             return Site(

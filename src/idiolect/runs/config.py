@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
@@ -70,8 +71,8 @@ class RunConfig:
     store: Literal["memory", "disk"] = Field(
         default="memory", description="where client states are; disk for more clients than fit in memory"
     )
-    threads: WholeNumber = Field(
-        default=1, ge=1, description="of torch; small models are fastest with one, and sums depend on it"
+    threads: Annotated[WholeNumber, Field(ge=1)] | None = Field(
+        default=None, description="of the processor, which sums can depend on; None: as many as torch has"
     )
     evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings)
     checkpoint: CheckpointSettings = Field(default_factory=CheckpointSettings)
@@ -96,6 +97,18 @@ class RunConfig:
         settings = dump(self)
         del settings["out"]
         return settings
+
+    def decided(self, like: "RunConfig | None" = None) -> "RunConfig":
+        """With what was left open decided: as in a run that was begun already, or by this machine."""
+        threads = self.threads or (torch.get_num_threads() if like is None else like.threads)
+        optimise = self.engine.optimise
+        if optimise is None:
+            optimise = True if like is None else like.engine.optimise
+        return replace(self, threads=threads, engine=replace(self.engine, optimise=optimise))
+
+    def without_rewriting(self) -> "RunConfig":
+        """With plain local steps, for a run in which a rewritten one was found to be wrong."""
+        return replace(self, engine=replace(self.engine, optimise=False))
 
     def to_yaml(self) -> str:
         """As a YAML file that `idiolect run` takes."""

@@ -11,6 +11,7 @@
     checkpoints/        the last saved state (see `checkpoint.py`)
     chosen/             the state of the round that is reported, chosen on validation rows
     states/             the clients' states where the configuration says store: disk
+    doubts/             rewritten steps that were found to be wrong (see `engines/compiler/doubt.py`)
     log.txt             what happened when
 
 Until a run is finished its tables are in parts, `parts/metrics-000005.parquet` and so on, each written at
@@ -28,6 +29,7 @@ import pandas as pd
 import torch
 
 from idiolect.data.federation import Federation
+from idiolect.engines.compiler.doubt import Doubt
 from idiolect.errors import UserError
 from idiolect.runs.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from idiolect.runs.config import RunConfig, resolve
@@ -69,7 +71,7 @@ class RunFolder:
         with clear_write_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
         with new_folder(path) as folder:
-            write_bytes(folder / "config.yaml", config.to_yaml().encode())
+            write_bytes(folder / "config.yaml", config.decided().to_yaml().encode())
             write_parquet(folder / "clients.parquet", client_table(federation))
             (folder / "parts").mkdir()
             facts = {"format": FORMAT, "data_sha256": fingerprint(federation), "versions": versions()}
@@ -131,6 +133,13 @@ class RunFolder:
     def save_chosen(self, simulation: Simulation) -> None:
         """Save the state with the best validation score so far."""
         save_checkpoint(simulation, self.path / "chosen")
+
+    def keep_doubt(self, doubt: Doubt, round_number: int) -> None:
+        """Keep a step that was found to be wrong; the run, also when it is continued, rewrites no others."""
+        write_bytes(self.path / "config.yaml", self.config.without_rewriting().to_yaml().encode())
+        place = len(list((self.path / "doubts").glob("*")))
+        doubt.save(self.path / "doubts" / f"round-{round_number:06d}-{place}")
+        self.log(f"round {round_number}: {doubt.sentence}; the run goes on with plain steps")
 
     def restore(self, simulation: Simulation) -> None:
         """Put a fresh simulation into the last saved state, if there is one."""

@@ -7,6 +7,7 @@ import pandas as pd
 
 from idiolect.core.clustering import adjusted_rand_index
 from idiolect.data.federation import Federation
+from idiolect.engines.compiler.doubt import Doubt
 from idiolect.engines.loop import RoundResult
 from idiolect.evaluation.metrics import evaluate, main_metric
 from idiolect.evaluation.summary import validation_scores
@@ -39,6 +40,10 @@ class Keeper(Protocol):
 
     def save_chosen(self, simulation: Simulation) -> None:
         """Save the state, because it is the best one so far."""
+        ...
+
+    def keep_doubt(self, doubt: Doubt, round_number: int) -> None:
+        """Keep what is needed to look into a rewritten step that was found to be wrong."""
         ...
 
 
@@ -74,7 +79,10 @@ def play_rounds(simulation: Simulation, pace: Pace, keeper: Keeper, watchers: Se
     if simulation.round == 0:
         look()
     while simulation.round < pace.rounds:
-        log.add(simulation.advance(), simulation.round)
+        result = simulation.advance()
+        log.add(result, simulation.round)
+        for doubt in result.doubts:
+            keeper.keep_doubt(doubt, simulation.round)
         last = simulation.round == pace.rounds
         evaluation_due = last or simulation.round % pace.evaluate_every == 0
         checkpoint_due = last or simulation.round % pace.checkpoint_every == 0

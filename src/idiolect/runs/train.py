@@ -27,7 +27,7 @@ def start_or_continue(config: RunConfig, watchers: Sequence[Watcher] = ()) -> Ru
     federation = load_federation(config)
     simulation = build_simulation(config, federation)  # what is wrong with it is said before a folder is made
     folder = RunFolder.create(config.folder, config, federation)
-    return _play(folder, config, simulation, watchers)
+    return _play(folder, folder.config, simulation, watchers)
 
 
 def find_run(config: RunConfig) -> RunFolder | None:
@@ -35,7 +35,7 @@ def find_run(config: RunConfig) -> RunFolder | None:
     if not (config.folder / "run.json").is_file():
         return None
     folder = RunFolder(config.folder)
-    if folder.config.plain() != config.plain():
+    if folder.config.plain() != config.decided(like=folder.config).plain():
         raise UserError(f"out={str(config.folder)!r} holds another run; choose another folder or remove it")
     return folder
 
@@ -103,6 +103,7 @@ def _diverged(metrics: pd.DataFrame, kind: str) -> bool:
 def _play(
     folder: RunFolder, config: RunConfig, simulation: Simulation, watchers: Sequence[Watcher]
 ) -> RunFolder:
+    assert config.threads is not None, "decided when the folder was made"
     torch.set_num_threads(config.threads)
     place_states(simulation, config, folder.path)
     folder.restore(simulation)

@@ -1,61 +1,32 @@
 """Updates of recorded steps in as few passes over the parameters as there can be.
 
-Passes over the parameters cost more than the arithmetic: `w - rate * bmm(a, b)`, with w not needed any more,
-becomes one in-place `baddbmm_` instead of a product, a scaling and a difference that are each as large as
-all the models of a chunk.
+Passes over the parameters cost more than the arithmetic: `w - rate * bmm(a, b)` becomes one `baddbmm` instead
+of a product, a scaling and a difference that are each as large as all the models of a chunk.
 """
 
 import math
 import operator
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 from torch.fx import Graph, Node
 
-from idiolect.engines.linear import MULTIPLES, SUMS
-from idiolect.engines.tidying import dtype, is_like, operands, shape
+from idiolect.engines.compiler.graph import dtype, erase, is_like, operands, output_of, shape
+from idiolect.engines.compiler.in_place import IN_PLACE
+from idiolect.engines.compiler.linear import MULTIPLES, SUMS
 
 aten = torch.ops.aten
 
-_IN_PLACE: dict[Any, Any] = {
-    aten.addmm.default: aten.addmm_.default,
-    aten.baddbmm.default: aten.baddbmm_.default,
-    aten.addcmul.default: aten.addcmul_.default,
-    aten.add.Tensor: aten.add_.Tensor,
-    aten.sub.Tensor: aten.sub_.Tensor,
-    aten.mul.Tensor: aten.mul_.Tensor,
-    aten.lerp.Scalar: aten.lerp_.Scalar,
-    aten.lerp.Tensor: aten.lerp_.Tensor,
-    aten.relu.default: aten.relu_.default,
-}
 _ADDED: dict[Any, Any] = {
     aten.bmm.default: aten.baddbmm.default,
     aten.mm.default: aten.addmm.default,
 }
 _CHEAP_INNER_SIZE = 32  # a product of two matrices then costs no more than a pass over its result
-_COMMUTATIVE = {aten.add.Tensor, aten.mul.Tensor}
-
-
-def give_results_own_memory(graph: Graph, changing: Sequence[Node]) -> None:
-    """Copy results that are, or look into, an argument or another result: the next step overwrites them."""
-    output = _output(graph)
-    results: list[Node] = list(output.args[0])  # type: ignore[arg-type]
-    taken: set[Node] = set()
-    for place, (old, result) in enumerate(zip(changing, results, strict=True)):
-        owner = _owner(result)
-        if result is not old and (owner.op != "call_function" or owner in taken):
-            with graph.inserting_before(output):
-                results[place] = graph.call_function(aten.clone.default, (result,))
-                results[place].meta = result.meta
-        taken.add(owner)
-    output.args = (results,)
 
 
 def fuse_updates(graph: Graph) -> None:
     """Turn sums of tensors and scaled products into operations that do both at once; results come last."""
-    output = _output(graph)
+    output = output_of(graph)
     for result in dict.fromkeys(output.all_input_nodes):
         _postpone(result, output)
     taken_in: set[Node] = set()
@@ -70,63 +41,12 @@ def fuse_updates(graph: Graph) -> None:
                 total = _plus(graph, total, term)
                 total.meta = node.meta
         node.replace_all_uses_with(total)
-        taken_in |= _erase(graph, node)
-
-
-def _erase(graph: Graph, unused: Node) -> set[Node]:
-    """Erase a node and what only it needed; much faster than looking for dead code everywhere."""
-    erased: set[Node] = set()
-    candidates = [unused]
-    while candidates:
-        node = candidates.pop()
-        if node.op == "call_function" and not node.users and node not in erased:
-            candidates += node.all_input_nodes
-            graph.erase_node(node)
-            erased.add(node)
-    return erased
-
-
-def overwrite_what_is_used_up(graph: Graph, changing: Sequence[Node]) -> None:
-    """Let operations write into their first argument's memory where nothing reads that afterwards."""
-    position = {node: place for place, node in enumerate(graph.nodes)}
-    last_use: dict[Node, int] = {}
-    for node in graph.nodes:
-        for source in node.all_input_nodes:
-            last_use[_owner(source)] = position[node]
-
-    def is_used_up(node: Any, user: Node) -> bool:
-        return (
-            is_like(node, user)
-            and _owner(node) is node
-            and (node.op == "call_function" or node in changing)
-            and last_use[node] == position[user]
-            and [_owner(entry) for entry in user.args if isinstance(entry, Node)].count(node) == 1
-        )
-
-    overwriting = {}
-    for node in graph.nodes:
-        if node.target is aten.where.self and shape(node.args[0]).numel() == 1:
-            condition, new, old = node.args
-            if is_like(new, node) and is_used_up(old, node):
-                overwriting[node], node.args = replace_if, (old, condition, new)
-        if node.target not in _IN_PLACE:
-            continue
-        if node.target in _COMMUTATIVE and not node.kwargs and is_used_up(node.args[1], node):
-            node.args = (node.args[1], node.args[0])
-        if is_used_up(node.args[0], node):
-            overwriting[node] = _IN_PLACE[node.target]
-    for node, target in overwriting.items():
-        node.target = target
-
-
-def replace_if(old: Tensor, condition: Tensor, new: Tensor) -> Tensor:
-    """where(condition, new, old) for a single condition, in old's memory: no pass at all if it is not met."""
-    return old.copy_(new) if condition else old
+        taken_in |= erase(graph, node)
 
 
 def _postpone(node: Node, user: Node) -> None:
     """Move an update that only `user` needs to just before it, after other uses of what it updates."""
-    if node.op != "call_function" or len(node.users) != 1 or node.target not in _IN_PLACE:
+    if node.op != "call_function" or len(node.users) != 1 or node.target not in IN_PLACE:
         return
     user.prepend(node)
     base = node.args[0]
@@ -250,24 +170,3 @@ def _product(graph: Graph, factors: list[Node], wanted: torch.dtype) -> Node:
     for factor in others:
         total = graph.call_function(aten.mul.Tensor, (total, factor))
     return total
-
-
-def _owner(node: Node) -> Node:
-    """The node whose memory a node's result may lie in."""
-    while _is_view(node):
-        node = node.all_input_nodes[0]
-    return node
-
-
-def _is_view(node: Node) -> bool:
-    """Whether a node's result may share its argument's memory."""
-    if node.op != "call_function" or node.target is operator.mul:
-        return False
-    schema: Any = getattr(node.target, "_schema", None)
-    if schema is None or node.target is aten._unsafe_view.default:
-        return True
-    return any(result.alias_info is not None for result in schema.returns)
-
-
-def _output(graph: Graph) -> Node:
-    return next(node for node in reversed(graph.nodes) if node.op == "output")

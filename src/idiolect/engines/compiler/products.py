@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import Graph, Node
 
-from idiolect.engines.linear import call, is_thin, summands
-from idiolect.engines.tidying import is_like, operands, shape
+from idiolect.engines.compiler.graph import call, is_like, operands, shape
+from idiolect.engines.compiler.linear import is_thin, summands
 
 aten = torch.ops.aten
 

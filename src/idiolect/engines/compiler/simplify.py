@@ -1,11 +1,11 @@
-"""Recorded steps without what need not be computed, or not in every step. Values stay the same."""
+"""Recorded steps without what need not be computed."""
 
-import operator
-from collections.abc import Hashable
 from typing import Any
 
 import torch
 from torch.fx import Graph, Node
+
+from idiolect.engines.compiler.graph import is_like, operands
 
 aten = torch.ops.aten
 
@@ -25,7 +25,7 @@ def has_step_tests(step: Node) -> bool:
     return any(_is_step_test(user) for user in step.users)
 
 
-def settle_step_tests(graph: Graph, step: Node, *, first: bool) -> None:
+def settle_step_tests(step: Node, *, first: bool) -> None:
     """Decide what depends only on whether this is the first step, so that later ones skip its cost."""
     for test in filter(_is_step_test, list(step.users)):
         holds = _STEP_TESTS[test.target][0 if first else 1]
@@ -64,60 +64,3 @@ def _same_as(node: Node, ones: set[Node]) -> Node | None:
     if node.target is source.target and node.target in _TRANSPOSITIONS and {*rest} == {*source.args[1:]}:
         return source.args[0]  # type: ignore[return-value]
     return None
-
-
-def merge_equals(graph: Graph) -> None:
-    """Compute only once what is computed several times, such as the targets' part of two gradients."""
-    known: dict[Hashable, Node] = {}
-    for node in graph.nodes:
-        if not is_pure(node):
-            continue
-        recipe = (node.target, _hashable(node.args), _hashable(node.kwargs))
-        twin = known.setdefault(recipe, node)
-        if twin is not node:
-            node.replace_all_uses_with(twin)
-
-
-def is_pure(node: Node) -> bool:
-    """Whether a node is an operation that changes none of its arguments and gives the same each time."""
-    if node.target is operator.getitem:  # of several results
-        return True
-    schema: Any = getattr(node.target, "_schema", None)
-    if schema is None or schema.is_mutable:
-        return False
-    return torch.Tag.nondeterministic_seeded not in node.target.tags  # type: ignore[union-attr]
-
-
-def is_like(one: Any, other: Node) -> bool:
-    """Whether two results are tensors of the same shape and type."""
-    if not (isinstance(one, Node) and _is_tensor(one) and _is_tensor(other)):
-        return False
-    return shape(one) == shape(other) and dtype(one) == dtype(other)
-
-
-def shape(node: Node) -> torch.Size:
-    """The shape of a node's result."""
-    return torch.Size(node.meta["tensor_meta"].shape)
-
-
-def dtype(node: Node) -> torch.dtype:
-    """The type of a node's result."""
-    return node.meta["tensor_meta"].dtype
-
-
-def operands(node: Node) -> tuple[Any, ...]:
-    """The arguments of a node, nodes or numbers."""
-    return node.args
-
-
-def _is_tensor(node: Node) -> bool:
-    return hasattr(node.meta.get("tensor_meta"), "dtype")
-
-
-def _hashable(value: Any) -> Hashable:
-    """Arguments as a key; numbers of different types differ."""
-    if isinstance(value, list | tuple):
-        return tuple(_hashable(entry) for entry in value)
-    if isinstance(value, dict):
-        return tuple((name, _hashable(entry)) for name, entry in sorted(value.items()))
-    return type(value), value

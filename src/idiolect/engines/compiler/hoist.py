@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from torch.fx import Graph, Node
 
-from idiolect.engines.linear import SUMS, is_multiple, summands
-from idiolect.engines.tidying import is_pure
+from idiolect.engines.compiler.graph import is_pure
+from idiolect.engines.compiler.linear import SUMS, is_multiple, summands
 
 
 def split_off_shared(graph: Graph, fixed: Sequence[Node]) -> Graph:

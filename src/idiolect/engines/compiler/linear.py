@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from idiolect.engines.tidying import dtype, is_like, operands, shape
+from idiolect.engines.compiler.graph import call, is_like, operands, shape
 
 aten = torch.ops.aten
 
@@ -133,17 +133,6 @@ def _plus(graph: Graph, one: Coefficient, other: Coefficient) -> Coefficient:
     if isinstance(one, Node) or isinstance(other, Node):
         return call(graph, aten.add.Tensor, one, other)
     return one + other
-
-
-def call(graph: Graph, operation: Any, *arguments: Any) -> Node:
-    """An operation of a graph, with the shape and type of its result."""
-    node = graph.call_function(operation, arguments)
-    examples = [
-        torch.empty(shape(entry), dtype=dtype(entry), device="meta") if isinstance(entry, Node) else entry
-        for entry in arguments
-    ]
-    node.meta = {"tensor_meta": operation(*examples)}
-    return node
 
 
 def _is_number(factor: Any) -> bool:

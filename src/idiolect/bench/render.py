@@ -1,0 +1,85 @@
+"""The benchmark's result as tables."""
+
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+
+TARGETS = {
+    "fedavg_linear": "at least 12",
+    "fedavg_mlp": "at least 4.5",
+    "fedavg_cnn": "at least 1",
+    "fedavg_resnet": "at least 1",
+    "fedavg_char_lstm": "at least 1",
+    "fedavg_transformer": "at least 1",
+    "apfl_mlp_over_fedavg": "at most 2.3",
+}
+
+
+def render(result: dict[str, Any]) -> Group:
+    """The result as tables, to be printed with rich."""
+    ratios = Table(
+        "measured", "ratio", "target", title="Speed-up over a plain loop; cost of APFL over FedAvg"
+    )
+    for name, target in TARGETS.items():
+        ratios.add_row(name, f"{result[name]:.2f}", target)
+    tables = [ratios, _seconds_table(result["seconds"]), _compiler_table(result["compiler"])]
+    return Group(*tables, *(_full_tables(result) if "scaling" in result else []))
+
+
+def _seconds_table(seconds: dict[str, dict[str, float]]) -> Table:
+    table = Table(
+        "model", "plain loop [s]", "ours [s]", "ratio", "least to most",
+        title="Seconds per round of FedAvg (median)",
+    )  # fmt: skip
+    for name, row in seconds.items():
+        spread = f"{row['least']:.2f} to {row['most']:.2f}"
+        table.add_row(
+            name, f"{row['plain_loop']:.3f}", f"{row['vectorised']:.3f}", f"{row['speed_up']:.2f}", spread
+        )
+    return table
+
+
+def _compiler_table(prices: dict[str, dict[str, float]]) -> Table:
+    table = Table(
+        "model", "recording [rounds]", "checking [share of 50 rounds]",
+        title="What recorded steps cost once: in ordinary rounds; what comparing them with plain steps costs",
+    )  # fmt: skip
+    for name, row in prices.items():
+        table.add_row(name, f"{row['recording_in_rounds']:.1f}", f"{100 * row['checking_share']:.2f} %")
+    return table
+
+
+def _full_tables(result: dict[str, Any]) -> list[Table]:
+    uneven = _seconds_table(result["uneven_clients"])
+    uneven.title = "The same with clients of different sizes"
+    scaling = Table("clients", "s per round", "ms per client", "peak of a chunk [MB]", title="Scaling, MLP")
+    for row in result["scaling"]:
+        peak = row["peak_megabytes_of_a_chunk"]
+        scaling.add_row(
+            str(row["clients"]),
+            f"{row['seconds']:.3f}",
+            f"{1000 * row['seconds_per_client']:.2f}",
+            "unknown" if peak is None else f"{peak:.0f}",
+        )
+    costs = [
+        _costs_table(result[key], model)
+        for key, model in (("method_costs", "MLP"), ("method_costs_cnn", "CNN"))
+    ]
+    little = Table("round of FedAvg", "time", title="FedAvg with little work over itself, MLP")
+    for name, cost in result["costs_of_little_work"].items():
+        little.add_row(name.replace("_", " "), f"{cost:.2f}")
+    return [uneven, scaling, *costs, little]
+
+
+def _costs_table(costs: dict[str, dict[str, float]], model: str) -> Table:
+    table = Table(
+        "method", "time", "arithmetic", "gradients per client", "within 125 % of the arithmetic",
+        title=f"One round of each over FedAvg's, {model}",
+    )  # fmt: skip
+    for name, row in costs.items():
+        within = "yes" if row["over_fedavg"] <= 1.25 * row["arithmetic"] else "no"
+        table.add_row(
+            name, f"{row['over_fedavg']:.2f}", f"{row['arithmetic']:.2f}", f"{row['gradients']:g}", within
+        )
+    return table

@@ -1,0 +1,126 @@
+"""How the clients of a federation are computed: a stack of them at once or one at a time; recorded or not.
+
+A rule, not a measurement: whoever repeats or resumes a run goes the same way, on any machine.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.func import vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from idiolect.core import tree
+from idiolect.core.objective import Batch
+from idiolect.engines.base import Setting
+from idiolect.engines.chunks import chunk_size
+
+logger = logging.getLogger("idiolect")
+
+# Operations in products for each call, from which on a call is busy with one client alone, and a stack only
+# leaves the cache. Measured on two cores: with 0.6 million stacking doubled the speed, with 1.3 it lost.
+BUSY_CALL = 1_000_000
+# Calls of a gradient that are worth recording, which takes 2 ms each. A step of many calls would have to be
+# replayed very often: a recurrent network over 80 characters has 3,000.
+MOST_RECORDED_CALLS = 1_000
+
+
+class Way(NamedTuple):
+    """How clients are computed."""
+
+    clients: int  # at once; 1: one at a time, in as many threads as torch has
+    is_recorded: bool
+
+
+def choose_way(setting: Setting) -> Way:
+    """The way for a model, its data and its batches."""
+    module = setting.objective.module
+    obstacle = stacking_obstacle(setting)
+    if obstacle is not None:
+        logger.warning(
+            "%s cannot be run for many clients at once, so clients run one at a time (%s)",
+            type(module).__name__,
+            obstacle,
+        )
+        return Way(1, is_recorded=False)
+    cost = cost_of_a_gradient(setting)
+    is_recorded = cost.calls <= MOST_RECORDED_CALLS
+    # Convolutions of many models are grouped ones, which are no faster than one model after the other.
+    has_convolutions = any(isinstance(layer, nn.modules.conv._ConvNd) for layer in module.modules())
+    if has_convolutions or cost.arithmetic > BUSY_CALL * cost.calls:
+        return Way(1, is_recorded)
+    return Way(chunk_size(module), is_recorded)
+
+
+class Cost(NamedTuple):
+    """What a gradient consists of."""
+
+    calls: int  # of tensor operations
+    arithmetic: int  # operations in products of matrices and convolutions
+
+
+def cost_of_a_gradient(setting: Setting) -> Cost:
+    """Counted in a gradient of the first client."""
+    params, batch = setting.objective.initial_params(), tree.row(_batches(setting, 1), 0)
+    with _Calls() as calls, FlopCounterMode(display=False) as arithmetic:
+        setting.objective.gradient(params, batch)
+    return Cost(calls.count, arithmetic.get_total_flops())
+
+
+def stacking_obstacle(setting: Setting) -> str | None:
+    """Why the model's gradient cannot be taken for a stack of clients; None if it can. Found by trying."""
+    count = 2
+    params = tree.map_tree(torch.clone, tree.repeat(setting.objective.initial_params(), count))
+    batches = _batches(setting, count)
+    try:
+        with kernels_for_stacks(), _no_loops_in_operations():
+            vmap(setting.objective.gradient)(params, batches)
+            vmap(setting.objective.predict)(
+                params, batches.inputs
+            )  # other kernels, where no gradient is asked
+    except (RuntimeError, NotImplementedError, ValueError, TypeError, IndexError) as error:
+        return str(error).strip().split("\n")[0].split(". ")[0] or type(error).__name__
+    return None
+
+
+def _batches(setting: Setting, count: int) -> Batch:
+    """The first batch of the first client, so many times."""
+    batches, ids = setting.batches, torch.zeros(count, dtype=torch.int64)
+    width = int(batches.batch_sizes[0])
+    return batches.gather(batches.draw(ids, 0, torch.tensor(0), width), batches.weights(ids, width))
+
+
+@contextmanager
+def kernels_for_stacks() -> Iterator[None]:
+    """Let attention take the kernel that can be taken for many models at once."""
+    with sdpa_kernel(SDPBackend.MATH):
+        yield
+
+
+@contextmanager
+def _no_loops_in_operations() -> Iterator[None]:
+    """Let an operation that torch could only do one client after the other be an error, not a warning."""
+    functorch: Any = torch._C._functorch
+    allowed = functorch._is_vmap_fallback_enabled()
+    functorch._set_vmap_fallback_enabled(False)
+    try:
+        yield
+    finally:
+        functorch._set_vmap_fallback_enabled(allowed)
+
+
+class _Calls(TorchDispatchMode):
+    """Counts tensor operations."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return operation(*args, **(kwargs or {}))
