@@ -20,6 +20,7 @@ from idiolect.methods.efl import EFL
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.ifca import IFCA
 from idiolect.methods.pfedkm import PFedKM
+from idiolect.methods.pfedme import PFedMe
 from idiolect.methods.scaffold import Scaffold
 from idiolect.participation import Participation
 from idiolect.participation.sampling import Uniform
@@ -56,6 +57,7 @@ METHODS_WITH_W: dict[str, tuple[Method, str]] = {
     "apfl": (APFL(lr=0.3, local_steps=STEPS), "APFL.w"),
     "additive": (Additive(lr=0.2, local_steps=STEPS), "Additive.delta"),
     "scaffold": (Scaffold(lr=0.2, local_steps=STEPS), "Scaffold.w_delta"),
+    "pfedme": (PFedMe(lr=0.05, local_steps=STEPS), "PFedMe.change"),
 }
 
 

@@ -8,30 +8,29 @@ from typing import Any
 import pytest
 import torch
 
+from idiolect.codecs.config import CodecConfig
 from idiolect.core import tree
 from idiolect.core.method import Method
 from idiolect.engines.build import RayEngineChoice
-from idiolect.methods.additive import Additive
 from idiolect.methods.apfl import APFL
+from idiolect.methods.catalogue import METHODS
 from idiolect.methods.efl import EFL
 from idiolect.methods.fedavg import FedAvg
-from idiolect.methods.perm import PERM
-from idiolect.methods.pfedkm import PFedKM
 from idiolect.participation import Participation
 from idiolect.participation.sampling import Uniform
 from idiolect.runs.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from idiolect.simulation import Simulation
 from idiolect.testing.problems import small_network, uneven_classification
+from matrix.problem import options
 
 pytestmark = pytest.mark.distributed
 
-METHODS = [
+# The row of Ray in the matrix of methods and commands, and what is particular to some methods.
+EVERY_METHOD = [kind(**options(kind)) for kind in METHODS]
+PARTICULAR = [
     FedAvg(local_steps={"epochs": 1}, weighting="samples"),
-    APFL(local_steps=3),
-    EFL(local_steps=2, keep=0.25),
-    Additive(local_steps=2),
-    PFedKM(),
-    PERM(local_steps=2),
+    EFL(local_steps=2, keep=0.25, exclude_self=True),
+    CodecConfig(up="topk", down="ternary").wrap(APFL(local_steps=3)),
 ]
 
 MEMORY = 80 * 2**20
@@ -75,7 +74,7 @@ def assert_same_run(ours: Simulation, theirs: Simulation) -> None:
     assert_same(ours.predictors(), theirs.predictors())
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+@pytest.mark.parametrize("method", [*EVERY_METHOD, *PARTICULAR], ids=lambda method: method.name)
 def test_the_same_models_and_traffic_as_one_by_one(cluster: Any, method: Method) -> None:
     ours, theirs = simulate(method, RayEngineChoice(workers=2)), simulate(method, "sequential")
     for _ in range(3):

@@ -11,7 +11,7 @@ from idiolect.engines.ways import Way
 
 Mode = Callable[[Setting, int | None], Vectorised]
 
-ALL_PASSES = "all passes"
+ALL_PASSES, NOT_RECORDED = "all passes", "not recorded"
 
 
 def modes() -> dict[str, Mode]:
@@ -20,7 +20,7 @@ def modes() -> dict[str, Mode]:
         ALL_PASSES: partial(_engine, passes=PASSES),
         **{f"the pass {name} alone": partial(_engine, passes=(name,)) for name in PASSES},
         "recorded without a pass": partial(_engine, passes=()),
-        "not recorded": partial(_engine, passes=None),
+        NOT_RECORDED: partial(_engine, passes=None),
     }
 
 

@@ -60,6 +60,9 @@ class Joined(nn.Module):
         return self.way
 
 
+# Blocks that torch cannot turn into a graph without side effects.
+UNRECORDABLE = {"features: own_derivative": "functionalize has no rule for derivatives of one's own"}
+
 WAYS = ("plain", "residual", "residual in place", "dense", "twice")
 
 
@@ -84,6 +87,11 @@ class Network:
     def takes_codes(self) -> bool:
         """Whether rows are whole numbers."""
         return self._blocks[0].takes == CODES
+
+    @property
+    def cannot_be_recorded(self) -> bool:
+        """Whether its steps are computed as they are written."""
+        return any(piece.block in UNRECORDABLE for piece in self.pieces)
 
     @property
     def shape(self) -> Shape:

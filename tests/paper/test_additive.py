@@ -15,6 +15,7 @@ from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.local import Local
 from idiolect.methods.local_sgd import LocalSGD
 from idiolect.methods.minibatch_sgd import MiniBatchSGD
+from idiolect.participation import Participation
 from idiolect.participation.sampling import Uniform
 from idiolect.simulation import Simulation
 from paper.problems import ENGINES, Softmax, close, identical, identical_clients, on_quadratics, vector
@@ -288,6 +289,28 @@ def test_an_outer_step_that_can_diverge_is_lowered_with_a_warning(engine):
 
     assert np.array_equal(end(clamped), end(by_hand))
     assert np.abs(end(clamped)).max() < 10 < 100 < np.abs(end(free)).max()
+
+
+def test_ad_option_2_counts_the_steps_since_a_client_arrived(engine):
+    """(1/T) Σ_t w̄_t over the run, and the mean of θ_t over the rounds in which the client was there."""
+    problem, joined, rounds, steps = Softmax(participation=1.0), 2, 5, 4
+    plan = Participation(clients={"client-3": {"join": joined}}).bind(problem.federation.names)
+    method = Additive(lr=0.2, personal_rate=0.1, local_steps=steps, output="average")
+    simulation = problem.simulate(method, engine, plan=plan).play(rounds)
+    w, w_bars, thetas = problem.start(), [], {m: [np.zeros(15)] for m in range(problem.clients)}
+    for r in range(rounds):
+        there = [m for m in thetas if m != 3 or r >= joined]
+        w_m = dict.fromkeys(there, w)
+        for k in range(steps):
+            w_bars.append(sum(w_m.values()) / len(there))
+            for m in there:
+                g = problem.gradient(w_m[m] + thetas[m][-1], problem.batch(m, r, k))
+                thetas[m].append(thetas[m][-1] - 0.1 * g)
+                w_m[m] = w_m[m] - 0.2 * g
+        w = sum(w_m.values()) / len(there)
+    assert [len(thetas[m]) - 1 for m in (2, 3)] == [rounds * steps, (rounds - joined) * steps]
+    expected = [np.mean(w_bars, 0) + np.mean(thetas[m][:-1], 0) for m in thetas]
+    assert close(vector(simulation.predictors()["personal"]), np.array(expected))
 
 
 def test_additive_newcomer_trains_theta_alone(engine):

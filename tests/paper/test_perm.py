@@ -453,8 +453,7 @@ def test_a_newcomer_mixes_the_models_of_clients_like_itself(method, engine):
     n = np.append(problem.sizes, problem.sizes[3]).astype(float)
     pairs = ((G[:, None] - G) ** 2).sum(-1)[~np.eye(len(G), dtype=bool)]
     alpha = water_level(z, n, 0.5 * problem.sizes.mean() * np.median(pairs))
-    start = vector(trained.server.compared_at)
-    v = alpha[:-1] @ vector(trained.server.v) + alpha[-1] * start
+    v = alpha[:-1] @ vector(trained.server.v) + alpha[-1] * vector(trained.server.w)
     for _ in range(4):
         v = v - 0.1 * alpha[-1] / alpha.max() * problem.gradient(v, problem.rows(3))
     assert close(model, v)

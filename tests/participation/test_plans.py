@@ -1,17 +1,26 @@
 """Round plans are pure functions of (seed, round), and every number in them means what it says."""
 
 import math
+from dataclasses import dataclass
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
+from torch import Tensor
 
-from idiolect.core.method import Cohort
+from idiolect.core import tree
+from idiolect.core.method import Cohort, Method, Population
 from idiolect.core.schedule import Constant
 from idiolect.errors import UserError
+from idiolect.methods.efl import EFL
+from idiolect.methods.fedavg import FedAvg
+from idiolect.methods.ifca import IFCA
+from idiolect.methods.pfedme import PFedMe
 from idiolect.participation import Participation, Proportional, RoundPlan, Uniform
+from idiolect.simulation import EngineName, Simulation
+from idiolect.testing.problems import small_network, uneven_classification
 
 NAMES = tuple(f"client_{number}" for number in range(12))
 SIZES = torch.tensor([5, 9, 14, 20, 27, 35, 44, 54, 65, 77, 90, 104])
@@ -199,3 +208,65 @@ def test_proportional_sampling_of_nobody_is_nobody():
     bound = plan(sampling="proportional", clients={name: {"join": 3} for name in NAMES})
     assert len(bound.cohort(0, 0, SIZES)) == 0
     assert isinstance(bound.sampler, Proportional)
+
+
+@dataclass(frozen=True)
+class AsListed:
+    """A user's plan: some clients in the order in which they are listed, each with a fate of its own."""
+
+    ids: tuple[int, ...]
+
+    def cohort(self, seed: int, round_number: int, sizes: Tensor) -> Cohort:
+        ids = torch.tensor(self.ids)
+        return Cohort(
+            ids=ids,
+            work=1 - ids.double() / 10,
+            replied=ids != 3,
+            inclusion=(1 + ids).double() / 8,
+            population=Population(sizes, self.present(round_number, len(sizes))),
+            multiplicity=(1 + ids % 2).double(),
+        )
+
+    def present(self, round_number: int, clients: int) -> Tensor:
+        return torch.ones(clients, dtype=torch.bool)
+
+
+def simulate(method: Method, engine: EngineName, *ids: int) -> Simulation:
+    return Simulation(
+        method,
+        small_network,
+        uneven_classification(),
+        plan=AsListed(ids),
+        seed=2,
+        batch_size=4,
+        dtype=torch.float64,
+        engine=engine,
+    )
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorised"])
+@pytest.mark.parametrize(
+    "method", [FedAvg(weighting="samples"), EFL(), PFedMe(), IFCA()], ids=lambda method: method.name
+)
+def test_the_order_in_which_a_plan_lists_clients_does_not_matter(method: Method, engine: EngineName) -> None:
+    """All that belongs to a client goes with it: its work, its reply, its chance, how often it was drawn."""
+    listed, ascending = simulate(method, engine, 4, 0, 3, 1), simulate(method, engine, 0, 1, 3, 4)
+    for _ in range(3):
+        a, b = listed.advance(), ascending.advance()
+        assert torch.equal(a.up_bits, b.up_bits)
+        assert torch.equal(a.down_bits, b.down_bits)
+    ours, theirs = (tree.to_named((s.server, s.clients())) for s in (listed, ascending))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ((2, 0, 2), "asks client 2 more than once in a round; .* multiplicity"),
+        ((0, 5), "asks client 5, but the clients are numbered from 0 to 4"),
+        ((1, -1), "asks client -1, but the clients are numbered from 0 to 4"),
+    ],
+)
+def test_a_plan_that_asks_no_set_of_clients_is_refused(ids: tuple[int, ...], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        simulate(FedAvg(), "vectorised", *ids).advance()

@@ -134,3 +134,41 @@ def test_a_state_that_changes_its_type_is_refused(tmp_path: Path) -> None:
     changed = states([1], 1)._replace(seen=torch.tensor([1.0]))
     with pytest.raises(TypeError, match=r"changed from torch\.int64"):
         store.put(torch.tensor([1]), changed)
+
+
+class Stateless(NamedTuple):
+    nothing: tuple[()]
+
+
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+def test_states_without_tensors_are_kept_too(kind: str, tmp_path: Path) -> None:
+    """Who has a state is remembered although there is nothing to write of it."""
+
+    def fresh() -> Any:
+        return MemoryStore(CLIENTS) if kind == "memory" else DiskStore(CLIENTS, tmp_path / "states")
+
+    before, ids = fresh(), torch.tensor([1, 4])
+    before.put(ids, Stateless(()))
+    (tmp_path / "checkpoint").mkdir()
+    before.save(tmp_path / "checkpoint")
+    after = fresh()
+    after.load(tmp_path / "checkpoint", Stateless(()))
+    for store in (before, after):
+        assert store.known(torch.arange(CLIENTS)).tolist() == [False, True, False, False, True, False]
+        assert store.get(ids) == Stateless(())
+
+
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+def test_a_store_in_which_nobody_has_a_state_is_saved_and_read(kind: str, tmp_path: Path) -> None:
+    def fresh() -> Any:
+        return MemoryStore(CLIENTS) if kind == "memory" else DiskStore(CLIENTS, tmp_path / "states")
+
+    before = fresh()
+    before.put(torch.tensor([], dtype=torch.int64), states([], 0))
+    (tmp_path / "checkpoint").mkdir()
+    before.save(tmp_path / "checkpoint")
+    after = fresh()
+    after.load(tmp_path / "checkpoint", states([0], 0))
+    assert not after.known(torch.arange(CLIENTS)).any()
+    after.put(torch.tensor([2]), states([2], 1))
+    assert_same(after.get(torch.tensor([2])), states([2], 1))

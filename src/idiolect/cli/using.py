@@ -106,7 +106,7 @@ def personalize(
     settings: SettingsArgument,
     json: JsonOption = False,
 ) -> None:
-    """Give clients that were not there in training a model, from the final state of a run.
+    """Give clients that were not there in training a model, from the state that a run reports.
 
     Example: idiolect personalize runs/patients-apfl data=new_hospitals.csv steps=50 out=models
     """

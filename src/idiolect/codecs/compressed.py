@@ -121,7 +121,7 @@ class Compressed(Method):
         return self.method.predictors(server.inner, client.inner, number)
 
     def newcomer(self, server: Server) -> Exchange | None:
-        """The method's own; nothing that it sends is absorbed, so nothing is compressed."""
+        """The method's own, from the server's own models; nothing of it is absorbed, nothing compressed."""
         exchange = self.method.newcomer(server.inner)
         return None if exchange is None else CompressedExchange(exchange, Channel(None), Channel(None))
 
@@ -180,6 +180,10 @@ class CompressedExchange(Exchange):
         idle = self.up.codec is None and self.down_channel.codec is None
         return {} if idle else sources_of(self.inner)
 
+    def _broadcasts(self, server: Server) -> dict[str, Broadcast]:
+        """The fields that go down as changes; to a newcomer, which holds nothing, all goes as it is."""
+        return {} if self.down_channel.codec is None else server.broadcasts
+
     def ask(self, server: Server, cohort: Cohort, key: Tensor) -> Cohort:
         """As the exchange says."""
         return self.inner.ask(server.inner, cohort, key)
@@ -187,7 +191,7 @@ class CompressedExchange(Exchange):
     def down(self, server: Server, ids: Tensor) -> Message:
         """The exchange's message, with the fields as the clients will hold them."""
         message = self.inner.down(server.inner, ids)
-        held = {name: broadcast.model for name, broadcast in server.broadcasts.items()}
+        held = {name: broadcast.model for name, broadcast in self._broadcasts(server).items()}
         return message._replace(**held) if held else message
 
     def begin(self, client: Client, down: Message, site: Site) -> Work:
@@ -209,7 +213,9 @@ class CompressedExchange(Exchange):
             account = _account(self.inner, field)
             key = rng.fold(site.key, rng.key(0, "codec", index))
             sent[field], residuals[account] = self.up.send(client.residuals[account], change, key)
-        held = {name: getattr(down, name) for name in client.held}
+        held = client.held
+        if self.down_channel.codec is not None:
+            held = {name: getattr(down, name) for name in held}
         return Client(inner, residuals, held), upload._replace(**sent) if sent else upload
 
     def weights(self, server: Server, cohort: Cohort) -> Tensor | None:
@@ -219,11 +225,11 @@ class CompressedExchange(Exchange):
     def absorb(self, server: Server, replies: Message, cohort: Cohort) -> tuple[Server, Info]:
         """Let the exchange absorb its own models plus what was sent; then tell the clients of the change."""
         inner, info = self.inner.absorb(server.inner, self._with_models(server, replies, cohort), cohort)
-        if not server.broadcasts:
+        if not self._broadcasts(server):
             return server._replace(inner=inner), info
         message = self.inner.down(inner, cohort.ids)
         broadcasts, info = {}, dict(info)
-        for index, (name, broadcast) in enumerate(server.broadcasts.items()):
+        for index, (name, broadcast) in enumerate(self._broadcasts(server).items()):
             untold = tree.subtract(getattr(message, name), broadcast.model)
             key = rng.fold(server.key, server.changes, index)
             sent, residual = self.down_channel.send(tree.zeros_like(untold), untold, key)
@@ -251,12 +257,12 @@ class CompressedExchange(Exchange):
 
     def journals(self, server: Server, before: Journals) -> Journals:
         """The changes of each field that clients hold."""
-        broadcasts = server.broadcasts.items()
+        broadcasts = self._broadcasts(server).items()
         return {name: sent.noted(before.get(name), self.down_channel) for name, sent in broadcasts}
 
     def send_down(self, server: Server, down: Message, client: Tensor, journals: Journals) -> Message:
         """Fields that clients hold as the changes that this one missed, or dense; the rest as it is."""
-        told = {name: sent.told(journals[name], client) for name, sent in server.broadcasts.items()}
+        told = {name: sent.told(journals[name], client) for name, sent in self._broadcasts(server).items()}
         return down._replace(**told) if told else down
 
     def receive_down(self, sent: Message, client: Client) -> Message:
@@ -279,7 +285,7 @@ class CompressedExchange(Exchange):
 
     def down_bits(self, server: Server, down: Message, ids: Tensor) -> Bits:
         """What was missed of the compressed fields, or all of them where that is shorter; the rest as is."""
-        caught_up = {name: broadcast.catch_up_bits(ids) for name, broadcast in server.broadcasts.items()}
+        caught_up = {name: sent.catch_up_bits(ids) for name, sent in self._broadcasts(server).items()}
         return self.inner.down_bits(server.inner, down, ids) | caught_up
 
     def up_bits(self, uploads: Message, ids: Tensor) -> Bits:

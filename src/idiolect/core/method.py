@@ -277,6 +277,7 @@ class Method(ABC):
     def newcomer(self, server: ServerState) -> Exchange | None:
         """How a client that was not there in training gets a model: an exchange nobody absorbs.
 
-        It runs on the newcomer alone with the final server state. None: by its first state alone.
+        It runs on the newcomer alone, whose number means nothing to the server, with the server's state as
+        the run reports it. None: by its first state alone.
         """
         return self if isinstance(self, Exchange) else None

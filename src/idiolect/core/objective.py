@@ -114,7 +114,21 @@ def refuse_unsupported_layers(module: nn.Module) -> None:
             )
 
 
-def refuse_side_effects(module: nn.Module, inputs: Tensor) -> None:
+def refuse_unfit_model(objective: Objective, rows: Batch) -> None:
+    """Refuse, in a sentence, a model that cannot take some rows, cannot be trained, or has side effects."""
+    kind = type(objective.module).__name__
+    try:
+        _refuse_side_effects(objective.module, rows.inputs)
+        objective.gradient(objective.initial_params(), rows)
+    except UserError:
+        raise
+    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
+        shapes = f"inputs {tuple(rows.inputs.shape)} and targets {tuple(rows.targets.shape)}"
+        reason = str(error).strip().split("\n")[0]
+        raise UserError(f"the model {kind} cannot be trained on {shapes}: {reason}") from error
+
+
+def _refuse_side_effects(module: nn.Module, inputs: Tensor) -> None:
     """Refuse a model whose forward pass on some rows draws noise, or changes these rows or itself.
 
     Two models that see one batch would see different rows, and what a client computes would depend on who

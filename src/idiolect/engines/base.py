@@ -9,7 +9,7 @@ from torch.func import vmap
 
 from idiolect.core import rng, tree
 from idiolect.core.method import Bits, ClientState, Cohort, Exchange, Message, Method, ServerState, Site
-from idiolect.core.objective import Objective, refuse_side_effects
+from idiolect.core.objective import Objective, refuse_unfit_model
 from idiolect.data.federation import Federation, Rows
 from idiolect.engines.batches import Batches
 from idiolect.engines.compiler.doubt import Doubt
@@ -54,13 +54,14 @@ class Setting:
         batch_size: int | None,
         founding: ServerState,
     ) -> None:
-        refuse_side_effects(objective.module, federation.inputs[:2])
         self.method = method
         self.objective = objective
         self.federation = federation
         self.store = store
         self.seed = seed
         self.batches = Batches(federation, seed, batch_size, objective.dtype)
+        two, halves = torch.arange(2) % len(federation.inputs), torch.full((2,), 0.5, dtype=objective.dtype)
+        refuse_unfit_model(objective, self.batches.gather(two, halves))
         # The server before round 0: founding clients that were never asked still start from it.
         self.founding = founding
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from idiolect.core.method import Bits, Info, ServerState
 from idiolect.engines.base import Engine
 from idiolect.engines.compiler.doubt import Doubt
-from idiolect.participation.sampling import Plan
+from idiolect.participation.sampling import Plan, in_order
 
 logger = logging.getLogger("idiolect")
 
@@ -30,7 +30,7 @@ def play_round(engine: Engine, plan: Plan, server: ServerState, round_number: in
     """One round: the plan says who takes part, the method which exchanges there are."""
     setting = engine.setting
     sizes = setting.federation.train.sizes
-    cohort = plan.cohort(setting.seed, round_number, sizes)
+    cohort = in_order(plan.cohort(setting.seed, round_number, sizes), len(sizes))
     admit_newcomers(engine, plan, server, round_number)
     info: Info = {}
     doubts: tuple[Doubt, ...] = ()

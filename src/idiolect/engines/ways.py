@@ -13,7 +13,7 @@ from torch import nn
 from torch.func import vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import flop_registry
 
 from idiolect.core import tree
 from idiolect.core.objective import Batch
@@ -67,9 +67,9 @@ class Cost(NamedTuple):
 def cost_of_a_gradient(setting: Setting) -> Cost:
     """Counted in a gradient of the first client."""
     params, batch = setting.objective.initial_params(), tree.row(_batches(setting, 1), 0)
-    with _Calls() as calls, FlopCounterMode(display=False) as arithmetic:
+    with _Counter() as counter:
         setting.objective.gradient(params, batch)
-    return Cost(calls.count, arithmetic.get_total_flops())
+    return Cost(counter.calls, counter.arithmetic)
 
 
 def stacking_obstacle(setting: Setting) -> str | None:
@@ -114,13 +114,18 @@ def _no_loops_in_operations() -> Iterator[None]:
         functorch._set_vmap_fallback_enabled(allowed)
 
 
-class _Calls(TorchDispatchMode):
-    """Counts tensor operations."""
+class _Counter(TorchDispatchMode):
+    """Counts tensor operations, and the arithmetic in those for which torch knows it."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.count = 0
+        self.calls = 0
+        self.arithmetic = 0
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += 1
-        return operation(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        result = operation(*args, **kwargs)
+        self.calls += 1
+        if (arithmetic_of := flop_registry.get(operation.overloadpacket)) is not None:
+            self.arithmetic += arithmetic_of(*args, **kwargs, out_val=result)
+        return result

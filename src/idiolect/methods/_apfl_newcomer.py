@@ -1,6 +1,9 @@
 """How a client that was not there in training gets an APFL model (eq. 7). Spec 1.6.
 
-v <- v - rate ∇_v f_k(α v + (1 - α) ŵ; ξ)   from v = ŵ, with the final shared model ŵ frozen
+v <- v - rate ∇_v f_k(α v + (1 - α) ŵ; ξ)   from v = ŵ, with the run's shared model ŵ frozen
+
+Where α is learned it moves in every step, also with `mixing_update=round`: a newcomer has one round only, in
+whose first step v = ŵ, so that eq. 6 would leave α where it is.
 """
 
 from dataclasses import dataclass
@@ -48,7 +51,7 @@ class Newcomer(Exchange):
             objective, work.v, work.alpha, down.w, batches[0]
         )
         v = onto_ball(tree.step(work.v, site.rate(method.learning_rate), v_gradient), method.ball_radius)
-        return work._replace(v=v, alpha=method._next_alpha(work.alpha, alpha_gradient, site))
+        return work._replace(v=v, alpha=method._moved_alpha(work.alpha, alpha_gradient, site))
 
     def finish(self, work: "Client", client: "Client", down: Down, site: Site) -> tuple["Client", tuple[()]]:
         """Keep v and α; nothing is sent."""

@@ -65,13 +65,13 @@ class Elastic(NamedTuple):
         table = tree.where(contributors, table, tree.zeros_like(table))
         return Elastic(_total(table), contributors, table)
 
-    def sent(self, ids: Tensor, *, mean: bool, exclude_self: bool) -> Terms:
-        """U and V for everybody, or, stacked, for each id without its own terms."""
+    def sent(self, without: Tensor | None, *, mean: bool) -> Terms:
+        """U and V for everybody, or, stacked, each `without` the terms of one client."""
         terms, count = self.sums, self.contributors.sum()
-        if exclude_self:
+        if without is not None:
             assert isinstance(self.table, Terms)
-            terms = tree.map_tree(lambda total, own: total - own[ids], self.sums, self.table)
-            count = count - self.contributors[ids].to(torch.int64)
+            terms = tree.map_tree(lambda total, own: total - own[without], self.sums, self.table)
+            count = count - self.contributors[without].to(torch.int64)
         if not mean:
             return terms
         factor = 1 / count.clamp(min=1).double()  # of integers torch would divide in float32

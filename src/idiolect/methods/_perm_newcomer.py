@@ -1,7 +1,10 @@
 """How a client that was not there in training gets a PERM model: weights from its own gradient.
 
-g = ∇f(w),  z_j = |g - g_j|²,  z_self = 0;  α solves eq. 2 over the clients and itself
+g = ∇f(w°),  z_j = |g - g_j|²,  z_self = 0;  α solves eq. 2 over the clients and itself
 v <- α_self w + Σ_j α(j) v_j,  then local steps with rate η α_self / max α on its own rows
+
+w° is the model at which the others' gradients were taken, w the global model as it is by now. While nobody
+has sent a gradient (stage 1 of the two-stage variant) α_self = 1: the newcomer trains w.
 """
 
 from typing import ClassVar, NamedTuple
@@ -22,9 +25,10 @@ from idiolect.methods._perm_server import Server
 
 
 class Down(NamedTuple):
-    """To the newcomer: the model to compare at, everybody's gradient there, personal model and rows, λ."""
+    """To the newcomer: w, the model to compare at, everybody's gradient there, personal model and rows, λ."""
 
     w: Params
+    compared_at: Params
     gradients: Params
     v: Params
     sizes: Tensor
@@ -58,11 +62,11 @@ class Newcomer(Exchange):
         comparison = Comparison(server.gradients, server.w, server.sizes, None)
         regulariser = torch.tensor(comparison.regulariser(known, self.weight_rule), dtype=torch.float64)
         gradients, v = tree.select(server.gradients, known), tree.select(server.v, known)
-        return Down(server.compared_at, gradients, v, server.sizes[known], regulariser)
+        return Down(server.w, server.compared_at, gradients, v, server.sizes[known], regulariser)
 
     def begin(self, client: ClientState, down: Down, site: Site) -> Work:
         """The mix of the others' models."""
-        own = tree.flatten(site.objective.gradient(down.w, site.all_rows)).to(torch.float64)
+        own = tree.flatten(site.objective.gradient(down.compared_at, site.all_rows)).to(torch.float64)
         others = tree.flatten_rows(down.gradients).to(torch.float64)
         # By products: the differences of many newcomers and many clients would not fit into memory.
         costs = squared_distance(others.square().sum(1) + own.square().sum(), others @ own)

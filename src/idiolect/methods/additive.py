@@ -14,7 +14,8 @@ the client. Output options (2.6), T steps in all, t = 0 .. T-1:
     II   average:        (1/T) Σ_t (w̄_t + θ_t^m),  w̄_t = mean_m w_t^m
     III  local_average:  (1/T) Σ_t (w_t^m + θ_t^m)
 
-In a step that a client does not take, its w_m and θ_m stand still; III counts only steps that it takes.
+In a step that a client does not take, its w_m and θ_m stand still; III counts only steps that it takes. The θ
+of a client that arrives later is averaged over the steps since its arrival.
 """
 
 import dataclasses
@@ -39,18 +40,23 @@ from idiolect.core.weighting import Weighting, reply_weights
 
 
 class Server(NamedTuple):
-    """The shared part w; Σ_t w̄_t for option II."""
+    """The shared part w; Σ_t w̄_t and the round for option II."""
 
     w: Params
     average: Average | tuple[()]
+    round: Tensor | tuple[()]
 
 
 class Client(NamedTuple):
-    """The personal part θ_m, the last local copy w_m; Σ_t θ_t^m (II) or Σ_t w_t^m + θ_t^m (III)."""
+    """The personal part θ_m, the last local copy w_m; Σ_t θ_t^m (II) or Σ_t w_t^m + θ_t^m (III).
+
+    For option II also the round in which the client arrived.
+    """
 
     theta: Params
     w: Params
     average: Average | tuple[()]
+    arrival: Tensor | tuple[()]
 
 
 class Down(NamedTuple):
@@ -144,12 +150,13 @@ class Additive(Method, Exchange):
 
     def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
         """w^0."""
-        return Server(params, self._empty_average(params))
+        average = self._empty_average(params)
+        return Server(params, average, torch.tensor(0) if isinstance(average, Average) else ())
 
     def client_init(self, server: Server, client: Tensor) -> Client:
         """θ_m = 0."""
         average = () if self.output == "last" else Average.empty(server.w)
-        return Client(tree.zeros_like(server.w), server.w, average)
+        return Client(tree.zeros_like(server.w), server.w, average, server.round)
 
     def down(self, server: Server, ids: Tensor) -> Down:
         """w."""
@@ -158,8 +165,9 @@ class Additive(Method, Exchange):
     def begin(self, client: Client, down: Down, site: Site) -> Work:
         """w_m <- w; θ_m as it was."""
         own = client.average
-        if isinstance(own, Average) and self.output == "average":
-            own = own.caught_up(client.theta, torch.as_tensor(site.clock.time))  # it stood still meanwhile
+        if isinstance(own, Average) and isinstance(client.arrival, Tensor):
+            here = torch.as_tensor(site.clock.time) - client.arrival * site.clock.local_steps
+            own = own.caught_up(client.theta, here)  # it stood still meanwhile
         path = Path.empty(down.w, site.clock.local_steps) if self.log_consensus_error else ()
         w = down.w if self._follows_w else ()
         return Work(tree.add(down.w, client.theta), w, own, self._empty_average(down.w), path)
@@ -187,7 +195,7 @@ class Additive(Method, Exchange):
             moved = tree.subtract(work.v, tree.add(down.w, client.theta))
             delta = tree.scale(moved, self._shared_part)
             theta = tree.step(client.theta, self._shared_part - 1, moved)
-            return Client(theta, tree.subtract(work.v, theta), ()), Up(delta, (), ())
+            return Client(theta, tree.subtract(work.v, theta), (), client.arrival), Up(delta, (), ())
         delta = tree.subtract(work.w, down.w)
         shared, path = work.shared_average, work.path
         if isinstance(shared, Average):
@@ -195,7 +203,7 @@ class Additive(Method, Exchange):
         if isinstance(path, Path):
             path = path.stopped(site.steps, delta)
         theta = tree.subtract(work.v, work.w)
-        return Client(theta, work.w, work.own_average), Up(delta, shared, path)
+        return Client(theta, work.w, work.own_average, client.arrival), Up(delta, shared, path)
 
     def weights(self, server: Server, cohort: Cohort) -> Tensor:
         """Uniform in the paper."""
@@ -208,7 +216,11 @@ class Additive(Method, Exchange):
         if isinstance(average, Average):
             average = tree.add(average, replies.average)
         info = {"consensus_error": replies.path.spread()} if isinstance(replies.path, Path) else {}
-        return Server(w, average), info
+        return server._replace(w=w, average=average), info
+
+    def end_round(self, server: Server) -> Server:
+        """Count the round, for those who arrive later."""
+        return server._replace(round=server.round + 1) if isinstance(server.round, Tensor) else server
 
     def predictors(self, server: Server, client: Client, number: Tensor) -> dict[PredictorKind, Predictor]:
         """w alone, the client's sum after its local steps, and the sum that the output option names."""
@@ -218,10 +230,7 @@ class Additive(Method, Exchange):
             assert isinstance(client.average, Average)
             personal = client.average.mean(last)
         elif isinstance(server.average, Average):
-            assert isinstance(client.average, Average)
-            time = torch.maximum(server.average.weight, client.average.weight)
-            theta = client.average.caught_up(client.theta, time).mean(client.theta)
-            personal = tree.add(server.average.mean(server.w), theta)
+            personal = tree.add(server.average.mean(server.w), self._mean_theta(server, client))
         return {"global": server.w, "localized": tree.add(client.w, client.theta), "personal": personal}
 
     def newcomer(self, server: Server) -> "Additive":
@@ -229,6 +238,16 @@ class Additive(Method, Exchange):
         return dataclasses.replace(
             self, learning_rate=Constant(0.0), personal_rate=self._personal_rate, log_consensus_error=False
         )
+
+    def _mean_theta(self, server: Server, client: Client) -> Params:
+        """The mean of θ_t over the steps since the client's arrival; since its last step θ stood still."""
+        assert isinstance(server.average, Average)
+        assert isinstance(server.round, Tensor)
+        assert isinstance(client.average, Average)
+        assert isinstance(client.arrival, Tensor)
+        part = 1 - client.arrival / server.round.clamp_min(1).to(server.average.weight.dtype)
+        here = torch.maximum(server.average.weight * part, client.average.weight)
+        return client.average.caught_up(client.theta, here).mean(client.theta)
 
     def _empty_average(self, params: Params) -> Average | tuple[()]:
         return Average.empty(params) if self.output == "average" else ()

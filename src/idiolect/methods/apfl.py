@@ -214,13 +214,17 @@ class APFL(Method, Exchange):
         return grad(mixed_loss, argnums=(0, 1))(v, alpha)
 
     def _next_alpha(self, alpha: Tensor, gradient: Tensor, site: Site) -> Tensor:
+        """Eq. 6 in every step, or in the first of a round."""
+        moved = self._moved_alpha(alpha, gradient, site)
+        if self.mixing != "adaptive" or self.mixing_update == "step":
+            return moved
+        return torch.where(torch.as_tensor(site.clock.step) == 0, moved, alpha)
+
+    def _moved_alpha(self, alpha: Tensor, gradient: Tensor, site: Site) -> Tensor:
         """Eq. 6, clipped to [0, 1]."""
         if self.mixing != "adaptive":
             return alpha
-        moved = (alpha - site.rate(self.mixing_rate or self.learning_rate) * gradient).clamp(0, 1)
-        if self.mixing_update == "step":
-            return moved
-        return torch.where(torch.as_tensor(site.clock.step) == 0, moved, alpha)
+        return (alpha - site.rate(self.mixing_rate or self.learning_rate) * gradient).clamp(0, 1)
 
     def _empty_average(self, params: Params) -> Average | tuple[()]:
         return () if self.average_offset is None else Average.empty(params)

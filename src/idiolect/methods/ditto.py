@@ -108,7 +108,7 @@ class Ditto(Method, Exchange):
         return {"global": server.w, "localized": client.w, "personal": client.v}
 
     def newcomer(self, server: Server) -> "DittoNewcomer":
-        """v from the final w, held near it."""
+        """v from the run's w, held near it."""
         return DittoNewcomer(self, self.local_steps)
 
     def _personal_step(self, v: Params, w: Params, batch: Batch, site: Site) -> Params:

@@ -43,6 +43,7 @@ from idiolect.core.method import (
 from idiolect.core.objective import Batch, Predictor
 from idiolect.core.schedule import Schedule
 from idiolect.core.tree import Params
+from idiolect.methods._efl_newcomer import Newcomer
 from idiolect.methods._elastic_terms import Activity, Elastic, ReplyWeighting, Terms, elastic_weights
 
 
@@ -66,7 +67,7 @@ class Client(NamedTuple):
 
 
 class Down(NamedTuple):
-    """ω (as missed changes or dense), and U, V."""
+    """ω (as missed changes or dense), and U, V (nothing while they are zero, before the first report)."""
 
     w: Params
     fisher: Terms | tuple[()]
@@ -168,9 +169,9 @@ class EFL(Method):
             shared = tree.add(shared, server.residual)
         return {"localized": client.localized, "global": shared}
 
-    def newcomer(self, server: Server) -> "Round":
-        """The local work of a round that reports nothing."""
-        return self._round(False)
+    def newcomer(self, server: Server) -> Newcomer:
+        """The local work of a round, of which nothing is reported."""
+        return Newcomer(self._round(False), self.local_steps)
 
     def _round(self, reports: bool) -> "Round":
         return Round(method=self, local_steps=self.local_steps, reports=reports)
@@ -196,11 +197,19 @@ class Round(Exchange):
 
     def down(self, server: Server, ids: Tensor) -> Down:
         """S1: ω, U and V."""
-        w, method = server.broadcast.model, self.method
-        if not isinstance(server.elastic, Elastic):
-            return Down(w, ())
-        terms = server.elastic.sent(ids, mean=method.fisher_norm == "mean", exclude_self=method.exclude_self)
-        return Down(tree.repeat(w, len(ids)) if self.personal_down else w, terms)
+        if not self.personal_down:
+            return self.down_to_strangers(server)
+        return Down(tree.repeat(server.broadcast.model, len(ids)), self._terms(server, without=ids))
+
+    def down_to_strangers(self, server: Server) -> Down:
+        """ω, U and V for those who have no terms of their own in them."""
+        return Down(server.broadcast.model, self._terms(server, without=None))
+
+    def _terms(self, server: Server, without: Tensor | None) -> Terms | tuple[()]:
+        """U and V, or, stacked, each `without` the terms of one client; nothing while they are zero."""
+        if not isinstance(server.elastic, Elastic) or not server.elastic.contributors.any():
+            return ()
+        return server.elastic.sent(without, mean=self.method.fisher_norm == "mean")
 
     def begin(self, client: Client, down: Down, site: Site) -> Params:
         """C1: x <- ω."""

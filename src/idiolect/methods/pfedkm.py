@@ -116,7 +116,7 @@ class PFedKM(Method, Exchange):
 
     def client_init(self, server: Server, client: Tensor) -> Client:
         """Both models are the group's."""
-        model = tree.row(server.models, server.labels[client])
+        model = tree.row(server.models, _label(server, client))
         return Client(model, model, torch.full_like(client, NEVER))
 
     def down(self, server: Server, ids: Tensor) -> Down:
@@ -172,8 +172,7 @@ class PFedKM(Method, Exchange):
 
     def predictors(self, server: Server, client: Client, number: Tensor) -> dict[PredictorKind, Predictor]:
         """ω_i, Ω[c_i] and θ_i."""
-        known = server.labels[number.clamp_max(len(server.labels) - 1)]
-        label = torch.where(client.chosen == NEVER, known, client.chosen)
+        label = torch.where(client.chosen == NEVER, _label(server, number), client.chosen)
         return {"localized": client.omega, "group": tree.row(server.models, label), "personal": client.theta}
 
     def newcomer(self, server: Server) -> Newcomer:
@@ -197,3 +196,8 @@ class PFedKM(Method, Exchange):
                 model = tree.step(model, -self.server_mixing, change)
             moved.append(model)
         return tree.stack(moved)
+
+
+def _label(server: Server, number: Tensor) -> Tensor:
+    """c_i. A newcomer's number may be beyond all of the run's; it gets some label, and chooses its own."""
+    return server.labels[number.clamp_max(len(server.labels) - 1)]

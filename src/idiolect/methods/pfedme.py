@@ -61,6 +61,7 @@ class PFedMe(Method, Exchange):
     paper: ClassVar[str] = "T. Dinh, Tran, Nguyen 2020"
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized", "personal")
     gradients_per_step: ClassVar[int] = 5
+    changes_of: ClassVar[dict[str, str]] = {"change": "w"}
 
     moreau_weight: float = hyper(
         15.0, "pull of the personal model to the shared one", symbol="λ", paper="15", ge=0

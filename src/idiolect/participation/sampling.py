@@ -10,18 +10,42 @@ from torch import Tensor
 from idiolect.core import rng
 from idiolect.core.hyper import STRICT
 from idiolect.core.method import Cohort, Population
+from idiolect.errors import UserError
 
 
 class Plan(Protocol):
     """A pure function of (seed, round) that says who takes part."""
 
     def cohort(self, seed: int, round_number: int, sizes: Tensor) -> Cohort:
-        """The cohort of a round; `sizes` are all clients' training rows."""
+        """The cohort of a round, each client once; `sizes` are all clients' training rows."""
         ...
 
     def present(self, round_number: int, clients: int) -> Tensor:
         """Who has arrived and not left in a round, bool[clients]."""
         ...
+
+
+def in_order(cohort: Cohort, clients: int) -> Cohort:
+    """A plan's cohort with its clients in ascending order, as everybody after the plan expects it.
+
+    What is no set of the federation's clients is refused.
+    """
+    ids = cohort.ids
+    unknown = ids[(ids < 0) | (ids >= clients)]
+    if len(unknown):
+        raise UserError(
+            f"the plan asks client {int(unknown[0])}, but the clients are numbered from 0 to {clients - 1}"
+        )
+    if (ids.diff() > 0).all():
+        return cohort
+    order = ids.argsort()
+    again = ids[order][1:][ids[order].diff() == 0]
+    if len(again):
+        raise UserError(
+            f"the plan asks client {int(again[0])} more than once in a round; "
+            "how often it was drawn is the cohort's multiplicity"
+        )
+    return cohort.select(order)
 
 
 class Sampler(Protocol):

@@ -1,4 +1,4 @@
-"""A model for clients that were not there in training, from the final state of a run.
+"""A model for clients that were not there in training, from the state of a run that is reported.
 
 Each method says how (`Method.newcomer`): fine-tune the shared model, train one's own part against it, find
 the nearest group, learn whom to learn from. The server's state does not change.
@@ -18,6 +18,7 @@ from idiolect.data.splits import DEFAULT_FRACTIONS
 from idiolect.data.tables import read_table
 from idiolect.errors import UserError, did_you_mean
 from idiolect.evaluation.metrics import evaluate
+from idiolect.runs.after_run import AfterRun
 from idiolect.runs.build import build_simulation
 from idiolect.runs.config import RunConfig
 from idiolect.runs.folder import RunFolder
@@ -69,8 +70,11 @@ def train_newcomers(
     simulation.round = trained.round
     exchange = simulation.method.newcomer(trained.server)
     if exchange is not None:
-        if steps is not None:
-            exchange = replace(exchange, local_steps=steps)  # type: ignore[type-var]
+        exchange = AfterRun(
+            inner=exchange,
+            local_steps=exchange.local_steps if steps is None else steps,
+            round_steps=trained.engine.setting.clock_steps(exchange),
+        )
         simulation.engine.run(exchange, trained.server, _everybody(federation), trained.round)
     return simulation
 

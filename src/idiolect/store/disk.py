@@ -77,7 +77,7 @@ class DiskStore:
         """Go back to what `save` wrote there; `template` is any stacked state of the method."""
         index = read_tensors(folder / _INDEX)
         slots, row_bytes = index["slots"], int(index["row_bytes"])
-        if row_bytes:
+        if (slots != _NOWHERE).any():
             self._layout = _Layout(template)
             needed = (int(slots.max()) + 1) * row_bytes
             if self._layout.row_bytes != row_bytes or os.fstat(self._file).st_size < needed:
@@ -118,14 +118,14 @@ class DiskStore:
             self._free.append(slot)
 
     def _read(self, slot: int, size: int) -> Tensor:
-        row = bytearray(size)
+        row = torch.empty(size, dtype=torch.uint8)
         done = 0
         while done < size:
-            read = os.preadv(self._file, [memoryview(row)[done:]], slot * size + done)
+            read = os.preadv(self._file, [row.numpy().data[done:]], slot * size + done)
             if not read:
                 raise UserError(f"{str(self.path)!r} is damaged: it ends before row {slot} does")
             done += read
-        return torch.frombuffer(row, dtype=torch.uint8)
+        return row
 
     def _write(self, slot: int, row: Tensor, size: int) -> None:
         content, done = row.numpy().data, 0
@@ -142,7 +142,7 @@ class _Layout:
         self.row_bytes = sum(self._sizes(stacked))
 
     def _sizes(self, stacked: ClientState) -> list[int]:
-        return [leaf[0].numel() * leaf.element_size() for leaf in tree.leaves(stacked)]
+        return [leaf.shape[1:].numel() * leaf.element_size() for leaf in tree.leaves(stacked)]
 
     def check(self, stacked: ClientState) -> None:
         """States must keep their types and shapes over a run."""

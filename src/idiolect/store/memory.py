@@ -40,13 +40,15 @@ class MemoryStore:
 
     def save(self, folder: Path) -> None:
         """Write all states into a folder."""
-        named = tree.to_named({_PRESENT: self.present, _STATES: () if self.states is None else self.states})
-        write_tensors(folder / _FILE, named)
+        content = {_PRESENT: self.present, _STATES: self.states if self.present.any() else ()}
+        write_tensors(folder / _FILE, tree.to_named(content))
 
     def load(self, folder: Path, template: ClientState) -> None:
-        """Read what `save` wrote; `template` is any state of the method."""
+        """Read what `save` wrote; `template` is any state of the method, which may have no tensors at all."""
         named = read_tensors(folder / _FILE)
-        like = {_PRESENT: self.present, _STATES: () if len(named) == 1 else template}
-        content: dict[str, Any] = tree.from_named(named, like)
+        anybody = bool(named[_PRESENT].any())
+        content: dict[str, Any] = tree.from_named(
+            named, {_PRESENT: self.present, _STATES: template if anybody else ()}
+        )
         self.present = content[_PRESENT]
-        self.states = None if len(named) == 1 else content[_STATES]
+        self.states = content[_STATES] if anybody else None

@@ -1,6 +1,6 @@
 """What a step consists of: the tensor operations below vmap and gradients, as a graph.
 
-`make_fx` gives the same graph in three times as long, because it computes the shape of every result once more.
+`make_fx` gives the same graph in five times as long, for it computes the shape of every result once more.
 """
 
 import operator
@@ -56,9 +56,7 @@ class _Recorder(TorchDispatchMode):
         if operation in _SAME:
             self._note(results, self.node_of(args[0]))
             return results
-        if not _is_of_tensors(results) and any(
-            entry in self._nodes for entry in pytree.tree_leaves((args, kwargs)) if isinstance(entry, Tensor)
-        ):
+        if _looks_at_values(operation, args, results) and self._has_made_any((args, kwargs)):
             raise RuntimeError(f"{operation} makes what is computed depend on values, not on shapes alone")
         args, kwargs = pytree.tree_map_only(Tensor, self.node_of, (args, kwargs))
         node = self.graph.call_function(operation, args, kwargs)
@@ -78,10 +76,18 @@ class _Recorder(TorchDispatchMode):
             self._note(tensor, self.graph.get_attr(name))
         return self._nodes[tensor]
 
+    def _has_made_any(self, entries: Any) -> bool:
+        return any(entry in self._nodes for entry in pytree.tree_leaves(entries) if isinstance(entry, Tensor))
+
     def _note(self, tensor: Tensor, node: Node) -> None:
         node.meta.setdefault("tensor_meta", TensorMeta(tensor.shape, tensor.dtype))
         self._nodes[tensor] = node
 
 
-def _is_of_tensors(results: Any) -> bool:
-    return all(result is None or isinstance(result, Tensor) for result in pytree.tree_leaves(results))
+def _looks_at_values(operation: Any, args: Any, results: Any) -> bool:
+    """Whether the shape of a result, or a result that is no tensor, follows from the values of tensors."""
+    if operation is aten.index.Tensor:
+        return any(index is not None and index.dtype in {torch.bool, torch.uint8} for index in args[1])
+    if torch.Tag.dynamic_output_shape in operation.tags or torch.Tag.data_dependent_output in operation.tags:
+        return True
+    return not all(result is None or isinstance(result, Tensor) for result in pytree.tree_leaves(results))

@@ -1,0 +1,327 @@
+"""Every method goes through every command: rows and columns are the lists of both.
+
+A new method is in it by being in the catalogue. A new command of the command line has to be given a row here,
+or to be named among those that have nothing to do with methods. Ray's row is in tests/distributed.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import onnxruntime
+import pandas as pd
+import pytest
+import torch
+from typer.main import get_command
+
+from idiolect.cli import app
+from idiolect.core import tree
+from idiolect.core.method import Method
+from idiolect.methods.catalogue import METHODS
+from idiolect.runs.compare import tabulate
+from idiolect.runs.config import resolve
+from idiolect.runs.personal import load_model
+from idiolect.runs.settings import read_settings
+from idiolect.runs.train import reported_simulation, start_or_continue
+from idiolect.silo.offline import personal_model
+from matrix.problem import GUEST, NEWCOMERS, SITES, Guest, Runs, invoke, options, outputs, table
+from reports.reading import tables
+from runs.same_run import assert_same_run
+from silo.parity import assert_deployment_equals_simulation
+from silo.problem import SILOS, config
+
+# By docs/codecs.md: uploads that are no changes of a model; downlinks that are personal or go twice a round.
+WITHOUT_CODECS = {
+    "local", "efl", "ifca", "perm", "perm-two-stage", "heterofl", "fedrolex", "federated-dropout",
+}  # fmt: skip
+WITHOUT_CODEC_DOWN = {"pfedkm", "drfa", "agnostic-apfl", "fedgate"}
+ON_A_PAGE = 4  # methods on a page: it takes longer for many than for few and few again
+
+Check = Callable[[type[Method], Runs, tuple[str, ...]], None]
+
+
+def run(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
+    """The default engine gives the numbers of the one that is the specification.
+
+    So does, up to its rounding to single precision, a codec that sends every entry.
+    """
+    finished = runs.of(kind)
+    assert finished.summary()["judged_by"] == kind.kinds[-1]
+    assert not finished.summary()["diverged"]
+    expected = finished.metrics()
+    assert set(expected.client) == set(SITES)
+    assert set(expected.kind) == set(kind.kinds)
+    if codec:
+        sent_whole = [f"{setting.partition('=')[0]}=topk" for setting in codec]
+        again = runs.of(kind, *sent_whole, "codec.keep=1.0")
+        pd.testing.assert_frame_equal(again.metrics(), expected, rtol=1e-5, atol=1e-7)
+    else:
+        again = runs.of(kind, "engine=vectorised")
+        pd.testing.assert_frame_equal(again.metrics(), expected, rtol=1e-9, atol=1e-12)
+        pd.testing.assert_frame_equal(again.traffic(), finished.traffic())
+
+
+class Killed(BaseException):
+    """Nothing catches it, as nothing catches a kill."""
+
+
+class Killer:
+    """Ends a run after its third round was evaluated and before it is saved; the second was."""
+
+    def played(self, round_number: int) -> None:
+        pass
+
+    def evaluated(self, round_number: int, metrics: pd.DataFrame) -> None:
+        if round_number == 3:
+            raise Killed
+
+
+def resume(store: str) -> Check:
+    def check(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
+        """A killed run ends as an undisturbed one, bit for bit."""
+        folder = runs.new_name()
+        settings = [*runs.settings(kind, *codec), f"store={store}", f"out={folder}"]
+        with pytest.raises(Killed):
+            start_or_continue(resolve(read_settings(settings)), [Killer()])
+        invoke("resume", folder)
+        assert_same_run(folder, runs.of(kind, *codec).path)
+
+    return check
+
+
+def export_folder(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
+    """Every kind of model of a client, as it is in the state that the run reports."""
+    finished = runs.of(kind, *codec)
+    predictors = reported_simulation(finished).predictor(SITES.index("north"))
+    for name in kind.kinds:
+        folder = runs.new_name()
+        invoke("export", finished.path, "--client", "north", "--kind", name, "--out", folder)
+        exported = tree.to_named(dict(load_model(folder).module.named_parameters()))
+        expected = tree.to_named(predictors[name])
+        assert exported.keys() == expected.keys()
+        assert all(torch.equal(exported[part], expected[part]) for part in expected)
+
+
+def exported_outputs(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """The scaled rows of one client, and what its model makes of them."""
+    simulation = reported_simulation(runs.of(kind, *codec))
+    preprocessing = simulation.federation.preprocessing
+    assert preprocessing is not None
+    inputs = preprocessing.transform(table(["south"])).double().numpy()
+    predictor = simulation.predictor(SITES.index("south"))[kind.kinds[-1]]
+    return inputs, outputs(predictor, inputs)  # type: ignore[arg-type]
+
+
+def export_pt2(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
+    """A program for PyTorch gives the model's outputs."""
+    inputs, expected = exported_outputs(kind, runs, codec)
+    target = runs.new_name(".pt2")
+    invoke("export", runs.of(kind, *codec).path, "--client", "south", "--to", target)
+    program = torch.export.load(target).module()
+    assert np.allclose(program(torch.tensor(inputs)).detach().numpy(), expected, rtol=1e-9)
+
+
+def export_onnx(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
+    """So does one for ONNX."""
+    inputs, expected = exported_outputs(kind, runs, codec)
+    target = runs.new_name(".onnx")
+    invoke("export", runs.of(kind, *codec).path, "--client", "south", "--to", target)
+    (given,) = onnxruntime.InferenceSession(target).run(None, {"inputs": inputs})
+    assert np.allclose(given, expected, rtol=1e-9)
+
+
+def predict(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
+    """The class with the largest output, for each row of a table."""
+    _, expected = exported_outputs(kind, runs, codec)
+    folder, rows = runs.new_name(), runs.new_name(".csv")
+    invoke("export", runs.of(kind, *codec).path, "--client", "south", "--out", folder)
+    table(["south"]).drop(columns=["site", "outcome"]).to_csv(rows, index=False)
+    classes = np.array(["better", "same", "worse"])
+    assert invoke("predict", folder, rows).split() == ["outcome", *classes[expected.argmax(1)]]
+
+
+def personalized(
+    kind: type[Method], runs: Runs, codec: tuple[str, ...], newcomers: Sequence[str], *settings: str
+) -> Guest:
+    """What `idiolect personalize` says of the guest among some newcomers, and the parameters of its model."""
+    name = "-".join([kind.name, *codec, *newcomers, *settings])
+    rows, out = runs.folder / f"{name}.csv", runs.folder / f"{name}-models"
+    if name not in runs.guests:
+        table(newcomers).to_csv(rows, index=False)
+        run = runs.of(kind, *codec).path
+        said = json.loads(invoke("personalize", run, f"data={rows}", f"out={out}", *settings, "--json"))
+        assert {line["client"] for line in said} == set(newcomers)
+        metrics = {
+            f"{line['kind']} {line['part']} {line['metric']}": [line["value"]]
+            for line in said
+            if line["client"] == GUEST
+        }
+        parameters = load_model(out / GUEST).module.named_parameters()
+        runs.guests[name] = metrics | {part: value.reshape(-1).tolist() for part, value in parameters}
+    return runs.guests[name]
+
+
+def assert_same_guest(ours: Guest, theirs: Guest) -> None:
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+        assert np.allclose(ours[name], value, rtol=1e-9, atol=1e-12), name
+
+
+FEWER, AS_MANY = ["bay", GUEST], NEWCOMERS[-len(SITES) :]
+
+
+def personalize(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
+    """A newcomer's model does not depend on who else is new, nor on its place among them."""
+    fewer = personalized(kind, runs, codec, FEWER)
+    assert np.isfinite(np.concatenate(list(fewer.values()))).all()
+    for newcomers in (AS_MANY, NEWCOMERS):
+        assert_same_guest(personalized(kind, runs, codec, newcomers), fewer)
+
+
+def personalize_with_steps(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
+    """As many steps as a round has are what a newcomer takes anyway; more lead further."""
+    usual = personalized(kind, runs, codec, FEWER)
+    of_a_round = options(kind).get("local_steps", 1)
+    assert_same_guest(personalized(kind, runs, codec, FEWER, f"steps={of_a_round}"), usual)
+    longer = personalized(kind, runs, codec, FEWER, "steps=7")
+    assert np.isfinite(np.concatenate(list(longer.values()))).all()
+    simulation = reported_simulation(runs.of(kind, *codec))
+    trains = simulation.method.newcomer(simulation.server) is not None
+    assert trains == any(longer[name] != usual[name] for name in usual)
+
+
+def show(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
+    """The reported numbers, for programs and for people."""
+    finished = runs.of(kind, *codec)
+    said = json.loads(invoke("show", finished.path, "--json"))
+    last = finished.metrics()[lambda m: (m["round"] == 3) & (m.part == "test") & (m.metric == "accuracy")]
+    for name in kind.kinds:
+        assert said["kinds"][name]["mean"] == pytest.approx(last[last.kind == name]["value"].mean())
+        assert name in invoke("show", finished.path)
+
+
+def compare(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
+    """A table of runs has a row for each model of a method, with that run's numbers."""
+    finished = runs.of(kind, *codec)
+    rows = tabulate([finished]).set_index("kind")
+    assert list(rows.index) == list(finished.summary()["kinds"])
+    for name, numbers in finished.summary()["kinds"].items():
+        assert rows.loc[name, "mean"] == pytest.approx(numbers["mean"])
+
+
+def report(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
+    """Pages of some methods each; every model of a method has a row with the run's number."""
+    first = METHODS.index(kind) // ON_A_PAGE * ON_A_PAGE
+    page = runs.folder / f"report-{first}.html"
+    if not page.exists():
+        invoke(
+            "report", *(runs.of(other).path for other in METHODS[first : first + ON_A_PAGE]), "--out", page
+        )
+    means = {row[0]: row[1] for row in tables(page.read_text())["models"]}
+    for name, numbers in runs.of(kind).summary()["kinds"].items():
+        assert means[f"{kind.name} {name}"] == f"{100 * numbers['mean']:.1f} %"
+
+
+def serve(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
+    """Silos without a network compute what one process computes, and have their models offline."""
+    sections = (
+        {"codec": dict(setting.removeprefix("codec.").split("=") for setting in codec)} if codec else {}
+    )
+    folder = runs.new_name()
+    folder.mkdir()
+    settings = config({"name": kind.name, **options(kind)}, rounds=2, **sections)
+    assert_deployment_equals_simulation(settings, folder)
+    for silo in SILOS:
+        for name in kind.kinds:
+            model = personal_model(folder / "silos" / silo, name).module
+            assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+# The first word is the command of the command line.
+COMMANDS: dict[str, Check] = {
+    "run": run,
+    "resume from memory": resume("memory"),
+    "resume from disk": resume("disk"),
+    "export a folder": export_folder,
+    "export a program": export_pt2,
+    "predict": predict,
+    "personalize": personalize,
+    "personalize with steps": personalize_with_steps,
+    "show": show,
+    "compare": compare,
+    "report": report,
+    "serve": serve,
+}
+# Left out with codecs: what sees only an exported model or finished tables; and one of the stores suffices.
+SAME_WITH_CODECS = {"predict", "show", "compare", "report", "export a program", "resume from memory"}
+WITHOUT_METHODS = {"methods", "datasets", "data", "bench", "silo"}
+AT_THE_OTHER_END = {"join"}  # of serve
+# In `make test-slow`: a second a method, and tests/silo has the wire with codecs.
+WITH_CODECS = [
+    pytest.param(name, marks=pytest.mark.slow if name == "serve" else ())
+    for name in COMMANDS
+    if name not in SAME_WITH_CODECS
+]
+
+
+def codecs_of(kind: type[Method]) -> tuple[str, ...]:
+    """The codecs that a method can have."""
+    if kind.name in WITHOUT_CODECS:
+        return ()
+    return ("codec.up=topk",) + (() if kind.name in WITHOUT_CODEC_DOWN else ("codec.down=ternary",))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)  # who is killed here leaves the machine running
+        yield Runs(tmp_path_factory.mktemp("matrix"))
+
+
+EVERY_METHOD = pytest.mark.parametrize("kind", METHODS, ids=lambda kind: kind.name)
+COMPRESSIBLE = [kind for kind in METHODS if codecs_of(kind)]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@EVERY_METHOD
+def test_every_method_goes_through_every_command(kind: type[Method], command: str, runs: Runs) -> None:
+    COMMANDS[command](kind, runs, ())
+
+
+@pytest.mark.parametrize("command", WITH_CODECS)
+@pytest.mark.parametrize("kind", COMPRESSIBLE, ids=lambda kind: kind.name)
+def test_every_command_goes_with_codecs(kind: type[Method], command: str, runs: Runs) -> None:
+    COMMANDS[command](kind, runs, codecs_of(kind))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=() if kind.name == "fedavg" else pytest.mark.slow) for kind in METHODS],
+    ids=[kind.name for kind in METHODS],
+)
+def test_every_methods_models_are_exported_to_onnx(kind: type[Method], runs: Runs) -> None:
+    export_onnx(kind, runs, ())
+
+
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [(name, direction) for name in sorted(WITHOUT_CODECS) for direction in ("up", "down")]
+    + [(name, "down") for name in sorted(WITHOUT_CODEC_DOWN)],
+)
+def test_a_codec_that_a_method_cannot_have_is_refused_in_one_sentence(
+    name: str, codec: str, runs: Runs
+) -> None:
+    kind = next(kind for kind in METHODS if kind.name == name)
+    said = invoke(
+        "run", *runs.settings(kind, f"codec.{codec}=ternary"), f"out={runs.new_name()}", mistake=True
+    )
+    assert said.startswith("error: codec")
+    assert f"cannot be used with method={name}" in said
+    assert said.count("\n") == 1
+
+
+def test_every_command_of_the_command_line_has_a_row() -> None:
+    known = set(get_command(app).commands)  # type: ignore[attr-defined]
+    rows = {name.split()[0] for name in COMMANDS}
+    assert known == rows | WITHOUT_METHODS | AT_THE_OTHER_END

@@ -1,0 +1,39 @@
+"""Silos without a network beside one process that has all of the table."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from idiolect.core import tree
+from idiolect.evaluation.metrics import evaluate
+from idiolect.silo.coordinator import coordinate
+from idiolect.silo.serving import ServeFolder
+from silo.problem import SILOS, Direct, assert_same, assert_same_metrics, deployed, silos_in, simulate
+
+
+def assert_deployment_equals_simulation(settings: dict[str, Any], tmp_path: Path) -> None:
+    """Metrics, traffic, states and the models that silos keep."""
+    folder = ServeFolder.create(tmp_path / "run", deployed(settings, tmp_path))
+    silos = silos_in(tmp_path / "silos")
+    metrics = coordinate(folder, Direct(silos))
+
+    simulation = simulate(settings)
+    expected, traffic = [evaluate(simulation)], []
+    rounds, every = settings["rounds"], settings["evaluation"]["every"]
+    for round_number in range(1, rounds + 1):
+        result = simulation.advance()
+        traffic.append([round_number, int(result.down_bits.sum()), int(result.up_bits.sum())])
+        if round_number == rounds or round_number % every == 0:
+            expected.append(evaluate(simulation))
+
+    assert_same_metrics(metrics, pd.concat(expected))
+    counted = pd.read_csv(tmp_path / "run" / "rounds.csv")[["round", "down_bits", "up_bits"]]
+    assert counted.to_numpy().tolist() == [[0, 0, 0], *traffic]
+    saved = folder.checkpoint()
+    assert saved is not None
+    assert_same(saved[1], simulation.server)
+    for number, name in enumerate(SILOS):
+        vault = silos[name]._vault(folder.run_name)
+        assert_same(vault.latest(), tree.row(simulation.clients(), number))
+        assert_same(vault.models()[0], simulation.predictor(number))
