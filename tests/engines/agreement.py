@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass, replace
 
 import torch
-from pydantic import ValidationError
 from torch import Tensor
 
 from engines.modes import Mode
@@ -21,8 +20,6 @@ SMALL = 1e-3  # tensors below this are as large as their rounding where their ex
 # In float32 another order of sums may be unlucky where one was lucky: so much more than the error of one.
 MORE_ROUNDING, FEW_ROUNDINGS = 20, 100
 
-GENTLE = 0.02  # a learning rate with which no drawn network overflows soon
-
 Numbers = dict[str, Tensor]
 
 
@@ -31,8 +28,7 @@ class Trial:
     """What is computed, whichever engine does it."""
 
     network: Network
-    method: type[Method]
-    local_steps: int = 2
+    method: Method
     sizes: tuple[int, ...] = (4, 3, 5)
     batch_size: int | None = 3
     plan: str = "full"
@@ -41,7 +37,7 @@ class Trial:
     def simulation(self) -> Simulation:
         """On the sequential engine."""
         return Simulation(
-            with_local_steps(self.method, self.local_steps),
+            self.method,
             self.network.build(),
             federation(self.network, self.sizes),
             plan=PLANS[self.plan],
@@ -68,14 +64,6 @@ class Trial:
     def obstacle(self) -> str | None:
         """Why the network cannot be run for many clients at once, if it cannot."""
         return stacking_obstacle(self.simulation().engine.setting)
-
-
-def with_local_steps(method: type[Method], steps: int) -> Method:
-    """The method with so much local work, unless it prescribes another."""
-    try:
-        return method(lr=GENTLE, local_steps=steps)  # type: ignore[call-arg]
-    except ValidationError:
-        return method(lr=GENTLE)  # type: ignore[call-arg]
 
 
 def numbers(simulation: Simulation) -> Numbers:

@@ -24,7 +24,7 @@ VOCABULARY = 12
 # Blocks are built for any of these; sizes of axes differ, so that a mixed-up axis cannot hide.
 SHAPES: dict[str, tuple[Shape, ...]] = {
     FEATURES: ((8,), (12,)),
-    SEQUENCES: ((4, 6), (6, 8)),
+    SEQUENCES: ((4, 6), (2, 8)),
     IMAGES: ((4, 6, 4), (8, 4, 6)),
     VOLUMES: ((4, 4, 2, 4),),
     CODES: ((5,),),
@@ -122,6 +122,11 @@ def _tied(shape: Shape) -> nn.Module:
     return nn.Sequential(one, nn.Tanh(), other)
 
 
+def _at_two_places(shape: Shape) -> nn.Module:
+    layer = _linear(shape)
+    return nn.Sequential(layer, nn.Tanh(), layer)
+
+
 def autoencoder(x: Tensor, weight: Tensor) -> Tensor:
     """One matrix there and, transposed, back."""
     return F.linear(torch.tanh(F.linear(x, weight)), weight.mT)
@@ -163,6 +168,7 @@ add(
     Linear_without_bias=lambda s: _linear(s, bias=False),
     Bilinear=lambda s: Function(bilinear, nn.Bilinear(s[0], s[0], s[0])),
     tied_parameters=_tied,
+    one_layer_at_two_places=_at_two_places,
     autoencoder=lambda s: Function(autoencoder, weight=0.4 * torch.randn(5, s[0])),
     twice=lambda s: Function(twice, _linear(s)),
     low_rank=lambda s: Function(low_rank, a=torch.randn(s[0], 2) / 2, b=torch.randn(2, s[0]) / 2),

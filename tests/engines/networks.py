@@ -1,15 +1,20 @@
-"""Networks drawn from blocks, and federations for them: what the engines must agree on."""
+"""Networks drawn from blocks, federations for them, and methods: what the engines must agree on."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from engines.blocks import BLOCKS, CODES, SHAPES, VOCABULARY, Block, Shape
+from idiolect.core.method import Method
 from idiolect.core.task import Task
 from idiolect.data.federation import Federation, Rows
+from idiolect.methods.apfl import APFL
+from idiolect.methods.catalogue import METHODS
+from idiolect.methods.fedavg import FedAvg
 
 TASKS = (Task("multiclass", 3), Task("regression", 2), Task("binary", 1))
 _PROBE_ROWS = 2
@@ -180,3 +185,27 @@ def networks(draw: st.DrawFn) -> Network:
         size=draw(st.integers(0, 1)),
         seed=draw(st.integers(0, 2**16)),
     )
+
+
+GENTLE = 0.02  # a learning rate with which no drawn network overflows soon
+# Options whose steps are of another kind. Not Adam: it divides gradients that are zero up to rounding by
+# themselves, as those of a bias below a normalisation are.
+OTHER_STEPS: tuple[tuple[type[Method], dict[str, Any]], ...] = (
+    (FedAvg, {"optimizer": "momentum"}),
+    (FedAvg, {"local_steps": {"epochs": 1}}),
+    (APFL, {"mixing_update": "step", "order": "shared_first"}),
+    (APFL, {"mixture_of": "outputs"}),
+    (APFL, {"mixing": 0.3, "average_offset": 2.0, "ball_radius": 1.5}),
+)
+
+
+@st.composite
+def methods(draw: st.DrawFn) -> Method:
+    """Every method of the catalogue, with little local work unless it prescribes another."""
+    kinds = [(FedAvg, {}), *((method, {}) for method in METHODS if method is not FedAvg), *OTHER_STEPS]
+    kind, options = draw(st.sampled_from(kinds))
+    little_work = {"lr": GENTLE, "local_steps": draw(st.integers(1, 3))}
+    try:
+        return kind(**(little_work | options))
+    except ValidationError:
+        return kind(lr=GENTLE, **options)  # type: ignore[call-arg]

@@ -12,6 +12,7 @@ from engines.blocks import Function
 from engines.modes import modes
 from engines.networks import Network, Piece
 from engines.test_equality import assert_equal_runs, federation
+from idiolect.engines.vectorised import Vectorised
 from idiolect.engines.ways import Way
 from idiolect.errors import UserError
 from idiolect.evaluation.metrics import evaluate
@@ -22,7 +23,7 @@ from idiolect.simulation import Simulation
 
 def assert_modes_agree(block: str, chunk: int, *, way: str = "plain", first_is_linear: bool = True) -> None:
     """One block below a linear output, on the vectorised engine in all its modes."""
-    trial = Trial(Network((Piece(block, way),), first_is_linear=first_is_linear), FedAvg)
+    trial = Trial(Network((Piece(block, way),), first_is_linear=first_is_linear), FedAvg(local_steps=2))
     expected = trial.expected()
     for mode in modes().values():
         assert_agrees(trial, mode, chunk, expected)
@@ -150,3 +151,20 @@ def test_rows_of_codes_are_weighed_in_the_precision_of_the_run() -> None:
     )
     weights = simulation.engine.setting.batches.weights(torch.arange(7), 3)
     assert weights.dtype == torch.float64
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorised"])
+def test_a_layer_at_two_places_is_left_as_it_was(engine: Any) -> None:
+    """torch's functional_call puts a client's parameters, not the module's own, back at the second place."""
+    layer = nn.Linear(6, 6)
+    module = nn.Sequential(layer, nn.Tanh(), layer, nn.Linear(6, 4))
+    weight = layer.weight
+    Simulation(FedAvg(local_steps=2), module, federation((6,), codes=False), engine=engine).play(1)
+    assert layer.weight is weight
+
+
+@pytest.mark.parametrize("block", ["orthogonal_by_exponential", "orthogonal_by_cayley", "symmetric_weight"])
+def test_a_layer_that_is_given_a_parameter_can_be_counted(block: str) -> None:
+    """Whoever counts operations may not hang hooks on what modules are given."""
+    trial = Trial(Network((Piece(f"features: {block}"),)), FedAvg(local_steps=2))
+    Vectorised(trial.simulation().engine.setting)
