@@ -42,6 +42,7 @@ class Objective:
         self.module = module
         self.task = task
         self.weight_decay = weight_decay
+        self._further_names = _names_of_tied_parameters(module)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -60,7 +61,10 @@ class Objective:
                 for member, weight in zip(predictor.members, predictor.weights, strict=True)
             ]
             return torch.stack(outputs).sum(0)
-        return torch.as_tensor(functional_call(self.module, predictor, (inputs,)))
+        tied = {other: predictor[name] for other, name in self._further_names.items()}
+        return torch.as_tensor(
+            functional_call(self.module, {**predictor, **tied}, (inputs,), tie_weights=False)
+        )
 
     def data_loss(self, predictor: Predictor, batch: Batch) -> Tensor:
         """The weighted loss of the rows, without the l2 term."""
@@ -86,6 +90,25 @@ class Objective:
             # By hand: autograd would build the l2 term's graph anew in every step.
             slopes = tree.map_tree(lambda g, w: g + self.weight_decay * w, slopes, params)
         return slopes
+
+
+def _names_of_tied_parameters(module: nn.Module) -> dict[str, str]:
+    """Further names of parameters that several layers share -> the name that they are known by.
+
+    A layer that is at two places has its parameters under two names, but holds them once: whoever puts others
+    in twice, as `functional_call` does by default, takes the first of these for the layer's own.
+    """
+    known: dict[nn.Parameter, str] = {}
+    places: set[tuple[nn.Module, str]] = set()
+    further = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        path, _, attribute = name.rpartition(".")
+        place = module.get_submodule(path), attribute
+        if place not in places and parameter in known:
+            further[name] = known[parameter]
+        places.add(place)
+        known.setdefault(parameter, name)
+    return further
 
 
 def seeded_module(
