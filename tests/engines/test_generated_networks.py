@@ -36,7 +36,7 @@ from idiolect.methods.apfl import APFL
 from idiolect.methods.fedavg import FedAvg
 from idiolect.simulation import Simulation
 
-DRAWN_IN_ORDINARY_TESTS = 40
+DRAWN_IN_ORDINARY_TESTS = 25
 UNHURRIED = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 
 # Layers that no block has, and why.

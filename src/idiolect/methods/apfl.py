@@ -19,10 +19,10 @@ import torch
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
-from torch.func import grad
 
 from idiolect.core import tree
 from idiolect.core.averaging import Average
+from idiolect.core.gradient import gradient
 from idiolect.core.hyper import STRICT, hyper
 from idiolect.core.method import Cohort, Exchange, Info, LocalWork, Method, Population, PredictorKind, Site
 from idiolect.core.objective import Batch, Mixture, Objective, Predictor
@@ -204,14 +204,15 @@ class APFL(Method, Exchange):
     ) -> tuple[Params, Tensor]:
         """The gradients of the mixed model's loss in v and in α."""
         if self.mixture_of == "parameters":
-            gradient = objective.gradient(tree.interpolate(v, w, alpha), batch)
-            return tree.scale(gradient, alpha), tree.dot(tree.subtract(v, w), gradient)
+            slopes = objective.gradient(tree.interpolate(v, w, alpha), batch)
+            return tree.scale(slopes, alpha), tree.dot(tree.subtract(v, w), slopes)
 
-        def mixed_loss(v: Params, alpha: Tensor) -> Tensor:
+        def mixed_loss(at: tuple[Params, Tensor]) -> Tensor:
+            v, alpha = at
             predictor = Mixture((v, w), (alpha, 1 - alpha))
             return objective.data_loss(predictor, batch) + objective.penalty(tree.interpolate(v, w, alpha))
 
-        return grad(mixed_loss, argnums=(0, 1))(v, alpha)
+        return gradient(mixed_loss, (v, alpha))
 
     def _next_alpha(self, alpha: Tensor, gradient: Tensor, site: Site) -> Tensor:
         """Eq. 6 in every step, or in the first of a round."""
