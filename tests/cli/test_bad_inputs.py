@@ -75,6 +75,12 @@ RUN = [
     ("method=fedavg data=vowels weight_decay=inf", "weight_decay=inf", "finite"),
     ("method=fedavg data=vowels dtype=float16", "dtype=float16", "'float32' or 'float64'"),
     ("method=fedavg data=vowels engine=gpu", "engine=gpu", "'vectorised'"),
+    (
+        "method=fedavg data=vowels engine.optimise=maybe",
+        "engine.optimise=maybe",
+        "a valid boolean",
+    ),
+    ("method=fedavg data=vowels engine.workers=3", "engine.workers", "is not a setting"),
     ("method=fedavg data=vowels threads=0", "threads=0", "greater than or equal to 1"),
     ("method=fedavg data=vowels evaluation.every=0", "evaluation.every=0", "greater than or equal to 1"),
     ("method=fedavg data=vowels evaluation.evry=5", "evaluation.evry is not", "did you mean every?"),

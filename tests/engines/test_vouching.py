@@ -26,6 +26,7 @@ from idiolect.methods.pfedme import PFedMe
 from idiolect.methods.scaffold import Scaffold
 from idiolect.runs.build import build_simulation, load_federation
 from idiolect.runs.config import resolve
+from idiolect.runs.settings import read_settings
 from idiolect.runs.train import continue_run, find_run, start_or_continue
 from idiolect.simulation import Simulation
 
@@ -176,16 +177,8 @@ def test_a_doubt_is_kept_in_the_runs_folder_and_the_run_goes_on_after_it(
 
 
 def test_a_run_can_be_had_without_rewriting(tmp_path: Path) -> None:
-    config = resolve(
-        {
-            "method": {"name": "fedavg"},
-            "data": {"name": "vowels"},
-            "model": {"name": "linear"},
-            "rounds": 1,
-            "engine": {"name": "vectorised", "optimise": False},
-            "out": str(tmp_path / "plain"),
-        }
-    )
+    settings = ["method=fedavg", "data=vowels", "rounds=1", "engine.optimise=false"]
+    config = resolve(read_settings([*settings, f"out={tmp_path / 'plain'}"]))
     simulation = build_simulation(config, load_federation(config))
     assert simulation.engine._compiler is None  # type: ignore[attr-defined]
     assert start_or_continue(config).config.engine.optimise is False

@@ -199,9 +199,7 @@ def test_traffic_by_client_and_named_part_adds_up_to_the_rounds(tmp_path: Path) 
     assert set(traffic.part) >= {"delta", "fisher"}
     for direction in ("down", "up"):
         by_round = traffic[traffic.direction == direction].groupby("round").bits.sum()
-        by_round = by_round.reindex(
-            rounds.index, fill_value=0
-        )
+        by_round = by_round.reindex(rounds.index, fill_value=0)
         assert by_round.to_dict() == rounds[f"{direction}_bits"].to_dict()
     assert traffic.groupby("round").client.nunique().tolist() == [6] * 6  # floor(0.4 * 15)
 

@@ -34,6 +34,13 @@ class RayEngineChoice:
     optimise: bool | None = Field(default=None, description=_OPTIMISE)
 
 
+ENGINES: dict[str, type[HereEngine | RayEngineChoice]] = {
+    "vectorised": HereEngine,
+    "sequential": HereEngine,
+    "ray": RayEngineChoice,
+}
+
+
 def build_engine(choice: EngineName | HereEngine | RayEngineChoice, setting: Setting) -> Engine:
     """The chosen engine."""
     if isinstance(choice, str):

@@ -14,7 +14,7 @@ from idiolect.codecs.config import CodecConfig
 from idiolect.core.hyper import STRICT
 from idiolect.core.method import Method
 from idiolect.data.catalogue import LOADERS
-from idiolect.engines.build import HereEngine, RayEngineChoice
+from idiolect.engines.build import ENGINES, HereEngine, RayEngineChoice
 from idiolect.errors import UserError
 from idiolect.evaluation.summary import Choice
 from idiolect.methods.catalogue import find_method
@@ -161,6 +161,9 @@ def _with_sections(settings: Settings) -> Settings:
                     f"{name}={built[name]} is not possible: it has settings, as {name}.{first}=..."
                 )
             built[name] = build(kind, built[name], name)
+    engine = built.get("engine", {})
+    if isinstance(engine, Mapping) and engine.get("name") in ENGINES:
+        built["engine"] = build(ENGINES[engine["name"]], engine, "engine")
     if isinstance(trackers := built.get("trackers"), str):
         built["trackers"] = tuple(trackers.split(","))
     return built

@@ -4,7 +4,7 @@ from idiolect.core.method import Method
 from idiolect.runs.checks import fields_of
 from idiolect.runs.settings import Settings, merge, normalise
 
-_GENERAL: Settings = {"model": "linear"}
+_GENERAL: Settings = {"model": "linear", "engine": "vectorised"}
 _BY_DATA: dict[str, Settings] = {
     "vowels": {"model": "linear", "rounds": 60, "lr": 1.0},
     "shakespeare": {"model": "char-lstm"},
