@@ -1,6 +1,7 @@
 """A rewritten step that is wrong is found in the run that it would spoil; one that is right is left alone."""
 
 import logging
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,8 +16,7 @@ from idiolect import models
 from idiolect.core.method import Method
 from idiolect.core.rng import uniform
 from idiolect.engines import local_work
-from idiolect.engines.compiler import common, fuse, hoist, in_place, linear, passes, products, simplify
-from idiolect.engines.compiler.doubt import reproduce
+from idiolect.engines.compiler import common, doubt, fuse, hoist, in_place, linear, passes, products, simplify
 from idiolect.engines.compiler.recording import Arguments
 from idiolect.engines.compiler.vouching import unexplained_difference
 from idiolect.methods.apfl import APFL
@@ -135,7 +135,7 @@ def test_what_goes_wrong_later_is_found_by_the_checks_of_the_run(
 
 
 def test_a_doubt_is_kept_in_the_runs_folder_and_the_run_goes_on_after_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = {
         "method": {"name": "fedavg", "local_steps": 3},
@@ -171,9 +171,15 @@ def test_a_doubt_is_kept_in_the_runs_folder_and_the_run_goes_on_after_it(
         atol=1e-9,
     )
     (kept,) = (folder.path / "doubts").iterdir()
-    found = reproduce(kept)
+    found = doubt.reproduce(kept)
     assert {name for name, finding in found.items() if finding} == {"fuse", "all passes"}
     assert "rewritten local step" in (folder.path / "log.txt").read_text()
+    monkeypatch.setattr(sys, "argv", ["doubt", str(kept)])
+    doubt.main()
+    assert "fuse        result 0 of a rewritten local step differs" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["doubt", str(folder.path)])
+    with pytest.raises(SystemExit, match=r"give one folder with a doubt\.json"):
+        doubt.main()
 
 
 def test_a_run_can_be_had_without_rewriting(tmp_path: Path) -> None:

@@ -107,6 +107,8 @@ def _read_step(program: str, tensors: dict[str, Tensor]) -> Step:
 
 def main() -> None:
     """Print what each pass makes of the step in a folder."""
+    if len(sys.argv) != 2 or not (Path(sys.argv[1]) / "doubt.json").is_file():
+        sys.exit("give one folder with a doubt.json, such as runs/mine/doubts/round-000003-0")
     for label, finding in reproduce(Path(sys.argv[1])).items():
         print(f"{label:12}{finding or 'agrees'}")
 
