@@ -1,6 +1,7 @@
 """Every engine gives the sequential one's numbers: over all layers of torch.nn, and networks drawn from them.
 
-`make test` goes through every block once and through some drawn networks, the same each time.
+`make test` goes through every block once, as a user runs it, and through some drawn networks, the same each time.
+`make test-slow` goes through every block the other way too.
 `make test-fuzz` draws others for as long as FUZZ_MINUTES says; what it finds becomes a test with a name, in
 test_found_by_generation.py.
 """
@@ -97,6 +98,7 @@ def test_every_block_as_a_user_runs_it(name: str, caplog: pytest.LogCaptureFixtu
     pd.testing.assert_frame_equal(metrics, evaluate(simulation), rtol=EXACT, atol=EXACT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BLOCKS)
 def test_every_block_the_other_way(name: str) -> None:
     """One client alone if users' clients are stacked, else a stack if there can be one; with APFL."""
