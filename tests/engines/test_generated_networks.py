@@ -1,6 +1,6 @@
 """Every engine gives the sequential one's numbers: over all layers of torch.nn, and networks drawn from them.
 
-`make test` goes through every block once, as a user runs it, and through some drawn networks, the same each time.
+`make test` goes through every block as a user runs it, and through some drawn networks, the same each time.
 `make test-slow` goes through every block the other way too.
 `make test-fuzz` draws others for as long as FUZZ_MINUTES says; what it finds becomes a test with a name, in
 test_found_by_generation.py.
