@@ -110,6 +110,13 @@ class Counting(nn.Module):
         return self.linear(x)
 
 
+def converged_spectral_norm() -> nn.Module:
+    """Its power iteration writes what is there already."""
+    layer = nn.Linear(6, 4)
+    nn.init.ones_(layer.weight)
+    return nn.utils.parametrizations.spectral_norm(layer)
+
+
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
@@ -117,6 +124,7 @@ class Counting(nn.Module):
         (nn.Sequential(nn.Linear(6, 4), nn.RReLU()), "draws noise"),
         (Counting(), "changes its own 'calls'"),
         (nn.utils.parametrizations.spectral_norm(nn.Linear(6, 4)), "changes its own"),
+        (converged_spectral_norm(), "changes its own"),
         (nn.Sequential(nn.ReLU(inplace=True), nn.Linear(6, 4)), "changes its inputs"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,

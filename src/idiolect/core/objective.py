@@ -158,16 +158,22 @@ def _refuse_side_effects(module: nn.Module, inputs: Tensor) -> None:
     was computed before it.
     """
     kind = type(module).__name__
-    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    own = _tensors_of(module)
     kept = {name: value.detach().clone() for name, value in own.items()}
+    # By versions, which count writes: what is written may by chance be what was there.
+    versions = {name: value._version for name, value in own.items()}
     rows = inputs.clone()
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         noise = torch.get_rng_state()
         module(rows)
         draws_noise = not torch.equal(noise, torch.get_rng_state())
-        changed = [name for name, value in own.items() if not _is_same(value, kept[name])]
-        for name in changed:
-            own[name].copy_(kept[name])
+        changed = [
+            name
+            for name, value in _tensors_of(module).items()
+            if value is not own.get(name) or value._version != versions[name]
+        ]
+        for name in kept.keys() & set(changed):
+            _tensors_of(module)[name].copy_(kept[name])
     if changed:
         raise UserError(
             f"the model {kind} changes its own {changed[0]!r} in the forward pass, which no method can carry "
@@ -178,13 +184,13 @@ def _refuse_side_effects(module: nn.Module, inputs: Tensor) -> None:
             f"the model {kind} draws noise in the forward pass, which no seed of a run controls; "
             "set its dropout to 0, or use weight_decay instead"
         )
-    if not _is_same(rows, inputs):
+    if rows._version > 0:
         raise UserError(
             f"the model {kind} changes its inputs in the forward pass, so a second model would see others; "
             "let its first operation make a new tensor (inplace=False)"
         )
 
 
-def _is_same(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors hold the same numbers; what is no number equals itself."""
-    return bool(torch.equal(one.nan_to_num(), other.nan_to_num()))
+def _tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers, also those that are not saved."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
