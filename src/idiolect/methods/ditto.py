@@ -1,4 +1,4 @@
-"""Ditto (Li et al. 2021): a personal model that stays near the shared one.
+"""Ditto (Li et al. 2021): a personal model that stays near the shared one. Spec 6.14.
 
     client i, with w received and local_steps batches ξ, each used by both:
         w_i <- w;  w_i <- w_i - η ∇f_i(w_i; ξ)                          the shared model's FedAvg step
