@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from idiolect.data.federation import Federation
     from idiolect.errors import UserError
     from idiolect.participation import Participation
+    from idiolect.runs.client_model import load_model
     from idiolect.runs.folder import RunFolder
-    from idiolect.runs.personal import load_model
 
 __all__ = [
     "Federation",
@@ -31,7 +31,7 @@ _HOMES = {
     "RunFolder": "runs.folder",
     "UserError": "errors",
     "load": "data.catalogue",
-    "load_model": "runs.personal",
+    "load_model": "runs.client_model",
     "method": "api",
     "train": "api",
 }

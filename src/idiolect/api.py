@@ -29,12 +29,12 @@ from idiolect.evaluation.summary import Choice
 from idiolect.methods.catalogue import find_method
 from idiolect.models import build_model
 from idiolect.participation import Participation
-from idiolect.runs.checks import build
+from idiolect.runs.client_model import PersonalModel, as_module, client_number
 from idiolect.runs.folder import client_table
-from idiolect.runs.loop import Pace, play_rounds
-from idiolect.runs.personal import PersonalModel, as_module, client_number
-from idiolect.runs.tables import TABLES, TableName, join
-from idiolect.runs.train import summarise_run
+from idiolect.runs.lifecycle import summarise_run
+from idiolect.runs.records import TABLES, TableName, join
+from idiolect.runs.rounds import Pace, play_rounds
+from idiolect.runs.signatures import build
 from idiolect.simulation import EngineName, Simulation
 
 

@@ -8,10 +8,10 @@ from torch import nn
 
 from idiolect import models
 from idiolect.bench import render, run_bench
-from idiolect.bench.measure import interleaved_seconds, ratio
+from idiolect.bench.benchmark import simulate, work_of_a_round
+from idiolect.bench.display import TARGETS
+from idiolect.bench.measurement import interleaved_seconds, ratio
 from idiolect.bench.plain_loop import PlainLoop
-from idiolect.bench.render import TARGETS
-from idiolect.bench.run import simulate, work_of_a_round
 from idiolect.bench.subjects import noise, uneven_steps
 from idiolect.data.federation import Federation
 from idiolect.methods.apfl import APFL

@@ -19,11 +19,11 @@ from idiolect.cli import app
 from idiolect.core import tree
 from idiolect.core.method import Method
 from idiolect.methods.catalogue import METHODS
-from idiolect.runs.compare import tabulate
+from idiolect.runs.client_model import load_model
+from idiolect.runs.comparison import tabulate
 from idiolect.runs.config import resolve
-from idiolect.runs.personal import load_model
+from idiolect.runs.lifecycle import reported_simulation, start_or_continue
 from idiolect.runs.settings import read_settings
-from idiolect.runs.train import reported_simulation, start_or_continue
 from idiolect.silo.offline import personal_model
 from matrix.problem import GUEST, NEWCOMERS, SITES, Guest, Runs, invoke, options, outputs, table
 from reports.reading import tables

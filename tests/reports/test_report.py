@@ -12,7 +12,7 @@ from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.local import Local
 from idiolect.reports import write_report
 from idiolect.reports.evidence import gather
-from idiolect.runs.compare import plan_comparison, run_comparison
+from idiolect.runs.comparison import plan_comparison, run_comparison
 from idiolect.runs.settings import read_settings
 from reports.reading import tables
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from idiolect.runs.compare import plan_comparison
+from idiolect.runs.comparison import plan_comparison
 from idiolect.runs.config import resolve
 from idiolect.runs.settings import read_settings
 

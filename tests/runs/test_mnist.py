@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from idiolect.evaluation.summary import means
-from idiolect.runs.compare import open_runs, plan_comparison, run_comparison
+from idiolect.runs.comparison import open_runs, plan_comparison, run_comparison
 from idiolect.runs.settings import read_settings
 
 DATA = Path(os.environ.get("IDIOLECT_DATA", Path(__file__).parents[3] / "shared" / "data"))

@@ -12,12 +12,12 @@ from idiolect.core import tree
 from idiolect.data.newcomers import newcomers_like
 from idiolect.errors import UserError
 from idiolect.methods.catalogue import METHODS
+from idiolect.runs.client_model import load_model
 from idiolect.runs.config import resolve
 from idiolect.runs.folder import RunFolder
-from idiolect.runs.personal import load_model
-from idiolect.runs.personalize import personalize, train_newcomers
+from idiolect.runs.lifecycle import reported_simulation, start_or_continue
+from idiolect.runs.personalization import personalize, train_newcomers
 from idiolect.runs.settings import read_settings
-from idiolect.runs.train import reported_simulation, start_or_continue
 
 
 def table(clients: list[str], seed: int, *, classes: bool, rows: int = 30) -> pd.DataFrame:

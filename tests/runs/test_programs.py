@@ -12,9 +12,9 @@ from idiolect.core.objective import Mixture
 from idiolect.errors import UserError
 from idiolect.runs.config import resolve
 from idiolect.runs.folder import RunFolder
+from idiolect.runs.lifecycle import reported_simulation, start_or_continue
 from idiolect.runs.programs import export_program, write_program
 from idiolect.runs.settings import read_settings
-from idiolect.runs.train import reported_simulation, start_or_continue
 
 ROWS = (1, 2, 7)  # the file takes any number of rows; it was made with two
 

@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 import idiolect
 from idiolect.cli import app
 from idiolect.evaluation.summary import means
-from idiolect.runs.compare import open_runs, plan_comparison, run_comparison, tabulate
+from idiolect.runs.client_model import export_model, load_model
+from idiolect.runs.comparison import open_runs, plan_comparison, run_comparison, tabulate
 from idiolect.runs.config import resolve
 from idiolect.runs.folder import RunFolder
-from idiolect.runs.personal import export_model, load_model
+from idiolect.runs.lifecycle import reported_simulation, start_or_continue
 from idiolect.runs.settings import read_settings
-from idiolect.runs.train import reported_simulation, start_or_continue
 
 QUICK = ("data=vowels", "rounds=6", "method.local_steps=2", "evaluation.every=2", "engine=sequential")
 

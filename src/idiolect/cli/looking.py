@@ -128,7 +128,7 @@ def show(
     Example: idiolect show runs/demo
     """
     from idiolect.cli.tables import print_comparison, print_run
-    from idiolect.runs.compare import open_runs, tabulate
+    from idiolect.runs.comparison import open_runs, tabulate
 
     runs = open_runs(folder)
     if len(runs) > 1:
@@ -153,7 +153,7 @@ def _fitted(table: "pd.DataFrame") -> "pd.DataFrame":
 
 def _card(kind: Any) -> dict[str, Any]:
     """What there is to know about a method without running it."""
-    from idiolect.runs.checks import alias_of, dump, fields_of
+    from idiolect.runs.signatures import alias_of, dump, fields_of
 
     defaults = dump(kind())
     return {

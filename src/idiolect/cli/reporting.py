@@ -21,7 +21,7 @@ def report(
 
     Example: idiolect report runs/demo --out demo.html
     """
-    from idiolect.runs.compare import open_runs
+    from idiolect.runs.comparison import open_runs
 
     for run in runs:
         for folder in open_runs(run):

@@ -27,8 +27,8 @@ def run(settings: SettingsArgument, json: JsonOption = False, data_dir: DataDirO
     """
     from idiolect.cli.tables import print_run
     from idiolect.runs.config import resolve
+    from idiolect.runs.lifecycle import start_or_continue
     from idiolect.runs.settings import read_settings
-    from idiolect.runs.train import start_or_continue
 
     config = resolve(read_settings([*settings, *_data_dir(data_dir)]))
     with ProgressBar() as bar:
@@ -47,7 +47,7 @@ def resume(
     """
     from idiolect.cli.tables import print_run
     from idiolect.runs.folder import RunFolder
-    from idiolect.runs.train import continue_run
+    from idiolect.runs.lifecycle import continue_run
 
     found = RunFolder(folder)
     config = found.config
@@ -67,7 +67,7 @@ def compare(settings: SettingsArgument, json: JsonOption = False, data_dir: Data
     """
     from idiolect.cli.reporting import write_report_page
     from idiolect.cli.tables import print_comparison
-    from idiolect.runs.compare import plan_comparison, run_comparison
+    from idiolect.runs.comparison import plan_comparison, run_comparison
     from idiolect.runs.settings import read_settings
 
     comparison = plan_comparison(read_settings([*settings, *_data_dir(data_dir)]))

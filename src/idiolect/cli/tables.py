@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 
 from idiolect.cli.console import print_table
+from idiolect.quantities import amount
 from idiolect.runs.folder import RunFolder
-from idiolect.text import amount
 
 
 def print_run(folder: RunFolder) -> None:

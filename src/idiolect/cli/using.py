@@ -11,7 +11,7 @@ from idiolect.cli.running import JsonOption, SettingsArgument
 from idiolect.errors import UserError
 
 if TYPE_CHECKING:
-    from idiolect.runs.personal import PersonalModel
+    from idiolect.runs.client_model import PersonalModel
 
 StateOption = Annotated[str | None, typer.Option(help="at a silo: its state folder")]
 KindOption = Annotated[str | None, typer.Option(help="global, localized, personal or group")]
@@ -53,7 +53,7 @@ def export(
     from idiolect.runs.folder import RunFolder
 
     if out is not None:
-        from idiolect.runs.personal import export_model
+        from idiolect.runs.client_model import export_model
 
         written = export_model(RunFolder(run), client, Path(out), kind)
     else:
@@ -111,7 +111,7 @@ def personalize(
     Example: idiolect personalize runs/patients-apfl data=new_hospitals.csv steps=50 out=models
     """
     from idiolect.runs.folder import RunFolder
-    from idiolect.runs.personalize import personalize as give_models
+    from idiolect.runs.personalization import personalize as give_models
 
     metrics = give_models(RunFolder(run), settings)
     if json:
@@ -130,6 +130,6 @@ def _model(folder: str | None, state: str | None, kind: str | None) -> "Personal
         from idiolect.silo.offline import personal_model
 
         return personal_model(Path(state), kind)
-    from idiolect.runs.personal import load_model
+    from idiolect.runs.client_model import load_model
 
     return load_model(str(folder))

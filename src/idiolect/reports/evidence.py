@@ -9,7 +9,7 @@ import pandas as pd
 from idiolect.evaluation.metrics import higher_is_better
 from idiolect.evaluation.summary import means, reported_part, reported_values
 from idiolect.methods.catalogue import find_method
-from idiolect.runs.compare import open_runs, tabulate
+from idiolect.runs.comparison import open_runs, tabulate
 from idiolect.runs.folder import RunFolder
 
 BITS_PER_MEGABYTE = 8e6

@@ -9,12 +9,12 @@ from typing import Any
 import pandas as pd
 
 from idiolect.methods.catalogue import find_method
+from idiolect.quantities import show_value
 from idiolect.reports import figures
 from idiolect.reports.evidence import BITS_PER_MEGABYTE, Evidence, gather, name_of
-from idiolect.reports.rendering import render
+from idiolect.reports.html import render
 from idiolect.runs.folder import RunFolder
 from idiolect.store.files import write_bytes
-from idiolect.text import show_value
 
 
 @dataclass(frozen=True)

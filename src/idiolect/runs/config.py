@@ -20,10 +20,10 @@ from idiolect.evaluation.summary import Choice
 from idiolect.methods.catalogue import find_method
 from idiolect.models import MODELS
 from idiolect.participation import Participation
-from idiolect.runs.checks import build, check_arguments, dump, fields_of, require_known, spelled_out
 from idiolect.runs.defaults import defaults_for
-from idiolect.runs.loop import Pace
+from idiolect.runs.rounds import Pace
 from idiolect.runs.settings import NAMED_SECTIONS, Settings, merge, write_settings
+from idiolect.runs.signatures import build, check_arguments, dump, fields_of, require_known, spelled_out
 from idiolect.trackers import TrackerName
 
 WholeNumber = Annotated[int, Field(strict=True)]

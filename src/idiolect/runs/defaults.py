@@ -1,8 +1,8 @@
 """Settings that suit a data set, where the user gives none."""
 
 from idiolect.core.method import Method
-from idiolect.runs.checks import fields_of
 from idiolect.runs.settings import Settings, merge, normalise
+from idiolect.runs.signatures import fields_of
 
 _GENERAL: Settings = {"model": "linear", "engine": "vectorised"}
 _BY_DATA: dict[str, Settings] = {

@@ -33,8 +33,8 @@ from idiolect.engines.compiler.doubt import Doubt
 from idiolect.errors import UserError
 from idiolect.runs.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from idiolect.runs.config import RunConfig, resolve
+from idiolect.runs.records import TABLES, TableName, join
 from idiolect.runs.settings import read_settings
-from idiolect.runs.tables import TABLES, TableName, join
 from idiolect.simulation import Simulation
 from idiolect.store.files import (
     clear_write_errors,

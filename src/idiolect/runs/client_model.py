@@ -23,7 +23,7 @@ from idiolect.errors import UserError, did_you_mean
 from idiolect.models import build_model
 from idiolect.runs.config import RunConfig
 from idiolect.runs.folder import RunFolder
-from idiolect.runs.train import reported_simulation
+from idiolect.runs.lifecycle import reported_simulation
 from idiolect.simulation import Simulation
 from idiolect.store.files import new_folder, read_json, read_tensors, write_json, write_tensors
 

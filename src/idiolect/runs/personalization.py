@@ -19,12 +19,12 @@ from idiolect.data.tables import read_table
 from idiolect.errors import UserError, did_you_mean
 from idiolect.evaluation.metrics import evaluate
 from idiolect.runs.after_run import AfterRun
-from idiolect.runs.build import build_simulation
+from idiolect.runs.client_model import export_client
 from idiolect.runs.config import RunConfig
 from idiolect.runs.folder import RunFolder
-from idiolect.runs.personal import export_client
+from idiolect.runs.lifecycle import reported_simulation
 from idiolect.runs.settings import read_settings
-from idiolect.runs.train import reported_simulation
+from idiolect.runs.setup import build_simulation
 from idiolect.simulation import Simulation
 
 OPTIONS = ("data", "steps", "out")

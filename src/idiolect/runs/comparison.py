@@ -17,12 +17,12 @@ from idiolect.errors import UserError
 from idiolect.evaluation.gain import count_gains, gains
 from idiolect.evaluation.summary import reported_values
 from idiolect.methods.catalogue import find_method
-from idiolect.runs.checks import alias_of, fields_of
 from idiolect.runs.config import RunConfig, resolve
 from idiolect.runs.folder import RunFolder
-from idiolect.runs.loop import Watcher
+from idiolect.runs.lifecycle import find_run, start_or_continue
+from idiolect.runs.rounds import Watcher
 from idiolect.runs.settings import Settings, merge
-from idiolect.runs.train import find_run, start_or_continue
+from idiolect.runs.signatures import alias_of, fields_of
 from idiolect.store.files import clear_write_errors, read_json, write_json, write_parquet
 
 FORMAT = "idiolect-comparison-1"

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from torch.utils.flop_counter import FlopCounterMode
 
 from idiolect import models
-from idiolect.bench.measure import PeakMemory, interleaved_seconds, ratio
+from idiolect.bench.measurement import PeakMemory, interleaved_seconds, ratio
 from idiolect.bench.plain_loop import PlainLoop
 from idiolect.bench.subjects import (
     BATCH_SIZE,

@@ -11,10 +11,10 @@ from idiolect.core.task import Task
 from idiolect.errors import UserError
 from idiolect.evaluation.metrics import main_metric
 from idiolect.evaluation.summary import Choice, reported_part, reported_round, reported_values, summarise
-from idiolect.runs.build import build_simulation, load_federation, place_states
 from idiolect.runs.config import RunConfig
 from idiolect.runs.folder import RunFolder, fingerprint
-from idiolect.runs.loop import Watcher, play_rounds
+from idiolect.runs.rounds import Watcher, play_rounds
+from idiolect.runs.setup import build_simulation, load_federation, place_states
 from idiolect.simulation import Simulation
 from idiolect.trackers import Tracker, open_trackers
 
