@@ -79,6 +79,34 @@ class PersonalModel:
         return pd.Series(values, index=table.index, name=self.preprocessing.target or "prediction")
 
 
+class ClientModels:
+    """Every client's models, in the state in which a simulation stands."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+
+    def model(self, client: str, kind: str | None = None) -> nn.Module:
+        """A client's model as a module of its own; by default the kind that the method is judged by."""
+        _, predictor = chosen_predictor(self.simulation, client, kind)
+        return as_module(predictor, self.simulation.engine.setting.objective.module)
+
+    def predict(self, client: str, inputs: Tensor | pd.DataFrame, kind: str | None = None) -> list[Any]:
+        """A client's predictions: class names where there are any, class numbers, or numbers.
+
+        `inputs` are rows like those of the federation, or a table like the one it was made of.
+        """
+        federation = self.simulation.federation
+        personal = PersonalModel(
+            self.model(client, kind), federation.task, federation.class_names, federation.preprocessing
+        )
+        if isinstance(inputs, pd.DataFrame):
+            return personal.predict(inputs).tolist()
+        decided: list[Any] = personal.decide(inputs.to(federation.inputs.dtype)).tolist()
+        if federation.task.is_classification and federation.class_names:
+            return [federation.class_names[c] for c in decided]
+        return decided
+
+
 def client_number(client: str, names: tuple[str, ...]) -> int:
     """A client's place, from its name."""
     if client not in names:

@@ -1,6 +1,6 @@
 """A run from its configuration to its finished folder."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,14 @@ from idiolect.runs.rounds import Watcher, play_rounds
 from idiolect.runs.setup import build_simulation, load_federation, place_states
 from idiolect.simulation import Simulation
 from idiolect.trackers import Tracker, open_trackers
+
+# Who is to be told what happens in a run, once its configuration is known.
+Watch = Callable[[RunConfig], Sequence[Watcher]]
+
+
+def nobody(config: RunConfig) -> Sequence[Watcher]:
+    """Nobody watches the run."""
+    return ()
 
 
 def start_or_continue(config: RunConfig, watchers: Sequence[Watcher] = ()) -> RunFolder:

@@ -37,7 +37,7 @@ RATE = 0.1  # the default of FedAvg
 ROUNDS_OF_A_RUN = 50
 
 
-def run_bench(
+def benchmark(
     *,
     full: bool = False,
     clients: int = 100,
