@@ -27,7 +27,7 @@ from idiolect.core.projection import onto_ball, onto_simplex
 from idiolect.core.schedule import Clock, Constant, Schedule
 from idiolect.core.transport import OwnCodec, Scope, Transport
 from idiolect.core.tree import Params
-from idiolect.core.weighting import Weighting, reply_weights
+from idiolect.core.weighting import Weighting, plain_mean, reply_weights
 
 __all__ = [
     "STRICT",
@@ -66,6 +66,7 @@ __all__ = [
     "hyper",
     "onto_ball",
     "onto_simplex",
+    "plain_mean",
     "reply_weights",
     "rng",
     "tree",

@@ -107,11 +107,12 @@ class AFL(Method, Exchange):
 
     def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
         """Descent in w, by Σ p_i (w_i - w) = Σ p_i w_i - (Σ p_i) w with p_i = q_i / π_i; ascent in q."""
-        weights = server.shares[cohort.ids] / cohort.inclusion
+        draws = 1.0 if cohort.multiplicity is None else cohort.multiplicity
+        weights = server.shares[cohort.ids] * draws / cohort.inclusion
         w = tree.add(tree.scale(server.w, 1 - weights.sum()), tree.weighted_sum(replies.w, weights))
         rate = self.shares_rate(Clock(int(server.round), 0, self.local_steps))
         slope = torch.zeros_like(server.shares)
-        slope[cohort.ids] = rate * replies.loss.double() / cohort.inclusion
+        slope[cohort.ids] = rate * replies.loss.double() * draws / cohort.inclusion
         shares = ascend(server.shares, slope, cohort.population)
         return server._replace(w=w, shares=shares), {"shares": shares, "worst_loss": replies.loss.max()}
 

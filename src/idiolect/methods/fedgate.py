@@ -30,7 +30,7 @@ from idiolect.core import (
     Schedule,
     Site,
     hyper,
-    reply_weights,
+    plain_mean,
     tree,
 )
 from idiolect.core.newcomer import FineTuning
@@ -130,7 +130,7 @@ class FedGATE(Method, Exchange):
 
     def weights(self, server: Server, cohort: Cohort) -> Tensor:
         """The plain mean, for which the corrections sum to zero."""
-        return reply_weights(cohort, "uniform")
+        return plain_mean(cohort)
 
     def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
         """w <- w + γ (w̄ - w)."""

@@ -12,6 +12,7 @@ Client i, from w_i = θ = w; one local step is one local round r:
 In the paper all clients train in every round and the plan only chooses whose models the server averages.
 """
 
+from dataclasses import replace
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
@@ -119,10 +120,13 @@ class PFedMe(Method, Exchange):
         present = cohort.population.present
         ids = present.nonzero()[:, 0]
         work, inclusion = torch.ones_like(present, dtype=torch.float64), torch.zeros(len(present)).double()
-        replied = torch.zeros_like(present)
+        replied, draws = torch.zeros_like(present), torch.ones_like(work)
         work[cohort.ids], inclusion[cohort.ids] = cohort.work, cohort.inclusion
         replied[cohort.ids] = cohort.replied
-        return Cohort(ids, work[ids], replied[ids], inclusion[ids], cohort.population)
+        if cohort.multiplicity is not None:
+            draws[cohort.ids] = cohort.multiplicity
+        everybody = Cohort(ids, work[ids], replied[ids], inclusion[ids], cohort.population)
+        return replace(everybody, multiplicity=draws[ids])
 
     def down(self, server: Server, ids: Tensor) -> Down:
         """w."""

@@ -30,7 +30,7 @@ from idiolect.core import (
     Schedule,
     Site,
     hyper,
-    reply_weights,
+    plain_mean,
     tree,
 )
 from idiolect.core.schedule import round_total
@@ -109,7 +109,7 @@ class VRLSGD(Method, Exchange):
         """w_i <- w_i - η (∇f_i(w_i; ξ) - Δ_i)."""
         rate = site.rate(self.learning_rate)
         gradient = site.objective.gradient(work.w, batches[0])
-        w = tree.step(tree.step(work.w, -rate, work.delta), rate, gradient)
+        w = tree.step(tree.advance(work.w, rate, work.delta), rate, gradient)
         return Work(w, work.delta)
 
     def finish(self, work: Work, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
@@ -120,7 +120,7 @@ class VRLSGD(Method, Exchange):
 
     def weights(self, server: Server, cohort: Cohort) -> Tensor:
         """The plain mean, for which the corrections sum to zero."""
-        return reply_weights(cohort, "uniform")
+        return plain_mean(cohort)
 
     def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
         """w <- mean w_i."""
