@@ -7,6 +7,7 @@ from idiolect.core import rng, tree
 from idiolect.core.autodiff import gradient
 from idiolect.core.cohort import Cohort, Population
 from idiolect.core.exchange import (
+    Batches,
     ClientState,
     Epochs,
     Exchange,
@@ -18,8 +19,9 @@ from idiolect.core.exchange import (
     Work,
 )
 from idiolect.core.hyper import STRICT, hyper
+from idiolect.core.messages import Nothing, SharedModel
 from idiolect.core.method import Method, PredictorKind
-from idiolect.core.newcomer import FineTuning, Newcomer, Nothing, TrainedNewcomer
+from idiolect.core.newcomer import FineTuning, Newcomer, TrainedNewcomer
 from idiolect.core.objective import Batch, Mixture, Objective, Predictor
 from idiolect.core.observed import StepAverage
 from idiolect.core.optimizer import Optimizer
@@ -32,6 +34,7 @@ from idiolect.core.weighting import Weighting, plain_mean, reply_weights
 __all__ = [
     "STRICT",
     "Batch",
+    "Batches",
     "ClientState",
     "Clock",
     "Cohort",
@@ -56,6 +59,7 @@ __all__ = [
     "Schedule",
     "Scope",
     "ServerState",
+    "SharedModel",
     "Site",
     "StepAverage",
     "TrainedNewcomer",

@@ -21,5 +21,5 @@ def reply_weights(cohort: Cohort, weighting: Weighting) -> Tensor:
 
 
 def plain_mean(cohort: Cohort) -> Tensor:
-    """1/m for each of m replies, however often a client was drawn: corrections sum to zero for no other mean."""
+    """1/m for each of m replies, however often a client was drawn: so corrections sum to zero."""
     return torch.full((len(cohort),), 1 / len(cohort), dtype=torch.float64)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from idiolect.core import (
     STRICT,
-    Batch,
+    Batches,
     Clock,
     Cohort,
     Exchange,
@@ -95,7 +95,7 @@ class AFL(Method, Exchange):
         """w_i <- w."""
         return Up(down.w, torch.zeros_like(tree.scalar_of(down.w)))
 
-    def step(self, work: Up, client: Client, down: Down, batches: tuple[Batch, ...], site: Site) -> Up:
+    def step(self, work: Up, client: Client, down: Down, batches: Batches, site: Site) -> Up:
         """w_i <- w - γ_w ∇f_i(w; ξ), and f_i(w; ξ)."""
         gradient = site.objective.gradient(work.w, batches[0])
         loss = site.objective.loss(work.w, batches[0])
@@ -119,10 +119,6 @@ class AFL(Method, Exchange):
     def end_round(self, server: Server) -> Server:
         """The clock of the shares' step size."""
         return server._replace(round=server.round + 1)
-
-    def brief(self, server: Server, ids: Tensor) -> Down:
-        """w."""
-        return Down(server.w)
 
     def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
         """The shared model, and the client's last copy of it."""

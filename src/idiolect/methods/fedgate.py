@@ -16,7 +16,7 @@ from torch import Tensor
 
 from idiolect.core import (
     STRICT,
-    Batch,
+    Batches,
     Cohort,
     Exchange,
     Info,
@@ -116,7 +116,7 @@ class FedGATE(Method, Exchange):
         """w_i <- w."""
         return Work(down.w)
 
-    def step(self, work: Work, client: Client, down: Down, batches: tuple[Batch, ...], site: Site) -> Work:
+    def step(self, work: Work, client: Client, down: Down, batches: Batches, site: Site) -> Work:
         """w_i <- w_i - η (∇f_i(w_i; ξ) - δ_i)."""
         rate = site.rate(self.learning_rate)
         gradient = site.objective.gradient(work.w, batches[0])
@@ -136,10 +136,6 @@ class FedGATE(Method, Exchange):
         """w <- w + γ (w̄ - w)."""
         heard = torch.zeros_like(server.heard).index_fill(0, cohort.ids, True)
         return Server(tree.interpolate(replies.w, server.w, self.outer_step), replies.w, heard), {}
-
-    def brief(self, server: Server, ids: Tensor) -> Down:
-        """w."""
-        return Down(server.w)
 
     def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
         """The shared model, and the client's last local copy of it."""

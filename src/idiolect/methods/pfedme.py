@@ -21,7 +21,7 @@ from torch import Tensor
 
 from idiolect.core import (
     STRICT,
-    Batch,
+    Batches,
     Cohort,
     Exchange,
     Info,
@@ -136,9 +136,7 @@ class PFedMe(Method, Exchange):
         """w_i <- w, θ <- w."""
         return Client(down.w, down.w)
 
-    def step(
-        self, work: Client, client: Client, down: Down, batches: tuple[Batch, ...], site: Site
-    ) -> Client:
+    def step(self, work: Client, client: Client, down: Down, batches: Batches, site: Site) -> Client:
         """One local round."""
         theta = approach(
             site.objective,
@@ -164,10 +162,6 @@ class PFedMe(Method, Exchange):
     def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
         """w <- w + β · mean change."""
         return Server(tree.advance(server.w, self.server_mixing, replies.change)), {}
-
-    def brief(self, server: Server, ids: Tensor) -> Down:
-        """w."""
-        return Down(server.w)
 
     def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
         """w, w_i and θ_i."""
