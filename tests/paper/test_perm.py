@@ -19,7 +19,7 @@ from idiolect.methods.local import Local
 from idiolect.methods.perm import PERM
 from idiolect.methods.perm_two_stage import PERMTwoStage
 from idiolect.simulation import Simulation
-from idiolect.testing.checks import check_method
+from idiolect.testing import check_method
 from paper.problems import ENGINES, Softmax, close, identical_clients, on_quadratics, vector
 
 ALONE = {"regulariser": 1e-9}  # α_i = e_i wherever gradients differ
