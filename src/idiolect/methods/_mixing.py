@@ -16,8 +16,8 @@ from torch import Tensor
 
 from idiolect.core import STRICT, Params, hyper, tree
 from idiolect.core.mixing_weights import automatic_regulariser, optimal_weights, projected_weights
-from idiolect.core.submodel import Chain, Ratio, client_ratios, restrict
 from idiolect.methods._mixing_matrix import MixingMatrix
+from idiolect.methods.submodels.chain import Chain, Ratio, client_ratios, restrict
 
 AT_ONCE = 2**19  # entries of a matrix that are worked on together: small enough to stay in the cache
 MEDIAN_ROWS = 1000  # rows that the automatic regulariser looks at, evenly spaced, where there are more

@@ -22,10 +22,10 @@ from idiolect.core import (
     rng,
     tree,
 )
-from idiolect.core.submodel import Chain, average_of_holders, client_ratios
 from idiolect.methods._mixing import Comparison, ModelSizes, WeightRule, mixing_matrix
 from idiolect.methods._mixing_matrix import MixingMatrix
 from idiolect.methods._perm_server import Server, follow
+from idiolect.methods.submodels.chain import Chain, average_of_holders, client_ratios
 
 LOGGED_CLIENTS = 100  # up to so many the whole matrix is among the diagnostics
 

@@ -7,10 +7,10 @@ from torch import Tensor
 from torch.func import vmap
 
 from idiolect.core import Params, Population, onto_ball, tree
-from idiolect.core.submodel import Chain
 from idiolect.methods._mixing import ModelSizes
 from idiolect.methods._mixing_matrix import MixingMatrix
 from idiolect.methods._shuffling import Route
+from idiolect.methods.submodels.chain import Chain
 
 
 class Server(NamedTuple):

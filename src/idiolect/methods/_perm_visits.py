@@ -20,10 +20,10 @@ from idiolect.core import (
     Site,
     tree,
 )
-from idiolect.core.submodel import Chain, fit
 from idiolect.methods._mixing import ModelSizes
 from idiolect.methods._perm_server import Server
 from idiolect.methods._shuffling import NOBODY
+from idiolect.methods.submodels.chain import Chain, fit
 
 StepRule = Literal["per_model", "literal"]
 

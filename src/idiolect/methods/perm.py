@@ -41,7 +41,7 @@ from idiolect.methods._perm_comparison import GradientExchange
 from idiolect.methods._perm_newcomer import PERMNewcomer
 from idiolect.methods._perm_server import Brief, Server
 from idiolect.methods._perm_visits import GradientVisit, StepRule, Visit
-from idiolect.methods._submodel_transport import HeldOnly
+from idiolect.methods.submodels.held_only import HeldOnly
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

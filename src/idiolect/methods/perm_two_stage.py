@@ -32,15 +32,15 @@ from idiolect.core import (
     hyper,
     tree,
 )
-from idiolect.core.submodel import Selection
 from idiolect.methods import _perm_server
 from idiolect.methods._mixing import ModelSizes, WeightRule
 from idiolect.methods._perm_comparison import GradientExchange
 from idiolect.methods._perm_newcomer import PERMNewcomer
 from idiolect.methods._perm_server import Brief, Server
 from idiolect.methods._perm_visits import GradientVisit, StepRule, Visit
-from idiolect.methods._submodel_training import SubmodelTraining
-from idiolect.methods._submodel_transport import HeldOnly
+from idiolect.methods.submodels.chain import Selection
+from idiolect.methods.submodels.held_only import HeldOnly
+from idiolect.methods.submodels.training import SubmodelTraining
 
 
 class Client(NamedTuple):
