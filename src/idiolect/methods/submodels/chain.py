@@ -160,11 +160,6 @@ def average_of_holders(
     return {name: average(name) for name in total}
 
 
-def restrict(params: Params, masks: Params) -> Params:
-    """Zero where the masks say no."""
-    return {name: torch.where(fit(masks[name], value), value, 0) for name, value in params.items()}
-
-
 def fit(mask: Tensor, value: Tensor) -> Tensor:
     """A mask of outputs and inputs, with axes of size one for the kernel of a convolution."""
     return mask.reshape(mask.shape + (1,) * (value.ndim - mask.ndim))
