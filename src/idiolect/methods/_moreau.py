@@ -5,9 +5,7 @@ F(ω) = min_θ h(θ),   h(θ) = f(θ; batch) + (λ/2) |θ - ω|²,   ∇F(ω) = 
 
 from torch import Tensor
 
-from idiolect.core import tree
-from idiolect.core.objective import Batch, Objective
-from idiolect.core.tree import Params
+from idiolect.core import Batch, Objective, Params, tree
 
 
 def approach(

@@ -22,6 +22,7 @@ from torch import Tensor
 from idiolect.core import (
     STRICT,
     Exchange,
+    FineTuning,
     LocalWork,
     Method,
     Params,
@@ -32,10 +33,9 @@ from idiolect.core import (
     Weighting,
     hyper,
 )
-from idiolect.core.newcomer import FineTuning
-from idiolect.core.submodel import Chain, Ratio, Selection
-from idiolect.methods._submodel_training import SubmodelTraining
-from idiolect.methods._submodel_transport import HeldOnly
+from idiolect.methods.submodels.chain import Chain, Ratio, Selection
+from idiolect.methods.submodels.held_only import HeldOnly
+from idiolect.methods.submodels.training import SubmodelTraining
 
 
 class Server(NamedTuple):

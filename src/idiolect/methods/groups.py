@@ -5,9 +5,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from idiolect.core import tree
-from idiolect.core.objective import Batch, Objective
-from idiolect.core.tree import Params, Tree
+from idiolect.core import Batch, Objective, Params, tree
+from idiolect.core.tree import Tree
 from idiolect.errors import UserError
 
 MOST_ITERATIONS = 300

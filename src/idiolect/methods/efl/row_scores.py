@@ -14,9 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from idiolect.core import tree
-from idiolect.core.objective import Batch, Objective
-from idiolect.core.tree import Params
+from idiolect.core import Batch, Objective, Params, tree
 
 ROWS_WITH_GRADIENTS = 16  # rows whose gradients are in memory at a time, for each client
 ROWS_WITH_SLOPES = 512  # rows whose inputs and slopes in all layers are

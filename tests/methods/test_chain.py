@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from idiolect.core.submodel import Chain, average_of_holders, client_ratios, held_bits
 from idiolect.core.tree import Params
 from idiolect.errors import UserError
+from idiolect.methods.submodels.chain import Chain, average_of_holders, client_ratios
+from idiolect.methods.submodels.held_only import held_bits
 from idiolect.models import CharLSTM, Convolutional, ElementwiseProduct, Linear, Perceptron
 
 

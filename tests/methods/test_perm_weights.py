@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from idiolect.core.mixing_weights import automatic_regulariser, optimal_weights, projected_weights
+from idiolect.methods.perm.weights import automatic_regulariser, optimal_weights, projected_weights
 
 costs_and_sizes = st.integers(1, 9).flatmap(
     lambda n: st.tuples(

@@ -14,8 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from idiolect.core import rng
-from idiolect.core.tree import Params
+from idiolect.core import Params, rng
 from idiolect.errors import UserError
 
 # static: the first units; rolling: a window that moves by one unit a round; random: drawn anew every round
@@ -161,28 +160,9 @@ def average_of_holders(
     return {name: average(name) for name in total}
 
 
-def restrict(params: Params, masks: Params) -> Params:
-    """Zero where the masks say no."""
-    return {name: torch.where(fit(masks[name], value), value, 0) for name, value in params.items()}
-
-
 def fit(mask: Tensor, value: Tensor) -> Tensor:
     """A mask of outputs and inputs, with axes of size one for the kernel of a convolution."""
     return mask.reshape(mask.shape + (1,) * (value.ndim - mask.ndim))
-
-
-def held_bits(params: Params, ratios: Tensor) -> Tensor:
-    """The bits of the sub-model of each capacity, int64[m]; how many units are kept, not which, counts."""
-    chain = Chain.of(params)
-    kept = [units.sum(-1) for units in chain.first_units(ratios)]
-    total = torch.zeros_like(ratios, dtype=torch.int64)
-    for depth, layer in enumerate(chain.layers):
-        weight = params[layer.weight]
-        outputs = kept[depth] if depth < len(kept) else layer.units
-        inputs = kept[depth - 1] * layer.fan if depth else weight.shape[1]
-        values = inputs * weight.shape[2:].numel() + (1 if layer.bias else 0)  # for each unit
-        total += outputs * values * weight.element_size() * 8
-    return total
 
 
 def client_ratios(capacities: tuple[float, ...], ids: Tensor) -> Tensor:

@@ -5,9 +5,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from idiolect.core import Message, ServerState, Transport, tree
-from idiolect.core.submodel import held_bits
+from idiolect.core import Message, Params, ServerState, Transport, tree
 from idiolect.core.transport import Bits
+from idiolect.methods.submodels.chain import Chain
 
 
 class SubmodelExchange(Protocol):
@@ -36,3 +36,17 @@ class HeldOnly(Transport):
         if units := getattr(message, "units", ()):
             bits["units"] = torch.full_like(ids, sum(layer.shape[-1] for layer in units))
         return bits
+
+
+def held_bits(params: Params, ratios: Tensor) -> Tensor:
+    """The bits of the sub-model of each capacity, int64[m]; how many units are kept, not which, counts."""
+    chain = Chain.of(params)
+    kept = [units.sum(-1) for units in chain.first_units(ratios)]
+    total = torch.zeros_like(ratios, dtype=torch.int64)
+    for depth, layer in enumerate(chain.layers):
+        weight = params[layer.weight]
+        outputs = kept[depth] if depth < len(kept) else layer.units
+        inputs = kept[depth - 1] * layer.fan if depth else weight.shape[1]
+        values = inputs * weight.shape[2:].numel() + (1 if layer.bias else 0)  # for each unit
+        total += outputs * values * weight.element_size() * 8
+    return total

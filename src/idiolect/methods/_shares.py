@@ -3,9 +3,7 @@
 import torch
 from torch import Tensor
 
-from idiolect.core import rng
-from idiolect.core.cohort import Cohort, Population
-from idiolect.core.projection import onto_simplex
+from idiolect.core import Cohort, Population, onto_simplex, rng
 
 
 def initial_shares(population: Population) -> Tensor:

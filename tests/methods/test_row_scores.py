@@ -7,9 +7,9 @@ from torch.func import functional_call, vmap
 
 from idiolect.core import tree
 from idiolect.core.objective import Batch, Objective
-from idiolect.core.row_scores import _is_made_of_linear_layers, sum_of_squared_scores
 from idiolect.core.task import Task
 from idiolect.core.tree import Params
+from idiolect.methods.efl.row_scores import _is_made_of_linear_layers, sum_of_squared_scores
 
 ROWS, CLASSES = 21, 3
 

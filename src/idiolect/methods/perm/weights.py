@@ -7,9 +7,27 @@ cost forbids a pair. One row of `costs` is one problem; all rows are solved at o
 """
 
 import torch
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core.projection import onto_simplex
+from idiolect.core import STRICT, hyper, onto_simplex
+
+
+@dataclass(frozen=True, config=STRICT)
+class WeightRule:
+    """How the weight problem is regularised and solved."""
+
+    regulariser: float | None = hyper(None, "λ; None: automatic", symbol="λ", paper="not given", gt=0)
+    regulariser_factor: float = hyper(1.0, "c in the automatic λ = ½ n̄ c median z", symbol="c", gt=0)
+    projected_steps: int | None = hyper(
+        None, "projected gradient steps from the last weights; None: the exact solution", symbol="T_α", ge=1
+    )
+
+    def solve(self, costs: Tensor, sizes: Tensor, regulariser: float, last: Tensor) -> Tensor:
+        """The weights of every row, [rows, clients]."""
+        if self.projected_steps is None:
+            return optimal_weights(costs, sizes, regulariser)
+        return projected_weights(costs, sizes, regulariser, last, self.projected_steps)
 
 
 def optimal_weights(costs: Tensor, sizes: Tensor, regulariser: Tensor | float) -> Tensor:

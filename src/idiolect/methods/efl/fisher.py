@@ -21,11 +21,8 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from idiolect.core import rng, tree
-from idiolect.core.exchange import Site
-from idiolect.core.objective import Batch, Objective
-from idiolect.core.row_scores import sum_of_squared_scores
-from idiolect.core.tree import Params
+from idiolect.core import Batch, Objective, Params, Site, rng, tree
+from idiolect.methods.efl.row_scores import sum_of_squared_scores
 
 FisherKind = Literal["empirical", "sampled", "exact", "unit"]
 

@@ -28,7 +28,7 @@ from idiolect.core import (
     rng,
     tree,
 )
-from idiolect.core.submodel import (
+from idiolect.methods.submodels.chain import (
     Chain,
     Ratio,
     Selection,

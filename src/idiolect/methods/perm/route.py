@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from idiolect.core import rng
-from idiolect.methods._mixing_matrix import MixingMatrix
+from idiolect.methods.perm.matrix import MixingMatrix
 
 NOBODY = -1
 

@@ -1,7 +1,7 @@
-"""How a client that was not there in training gets a PERM model: weights from its own gradient.
+"""How a client that was not there in training gets a PERM model: weights from its own gradient. Spec 5.11.
 
-g = ∇f(w°),  z_j = |g - g_j|²,  z_self = 0;  α solves eq. 2 over the clients and itself
-v <- α_self w + Σ_j α(j) v_j,  then local steps with rate η α_self / max α on its own rows
+    g = ∇f(w°),  z_j = |g - g_j|²,  z_self = 0;  α solves eq. 2 over the clients and itself
+    v <- α_self w + Σ_j α(j) v_j;  then repeat:  v <- v - η (α_self / max α) ∇f(v; ξ)
 
 w° is the model at which the others' gradients were taken, w the global model as it is by now. While nobody
 has sent a gradient (stage 1 of the two-stage variant) α_self = 1: the newcomer trains w.
@@ -26,26 +26,21 @@ from idiolect.core import (
     TrainedNewcomer,
     tree,
 )
-from idiolect.core.mixing_weights import optimal_weights
-from idiolect.methods._mixing import Comparison, WeightRule, squared_distance
-from idiolect.methods._perm_server import Server
+from idiolect.core.newcomer import SharedModel
+from idiolect.methods.perm.distances import GradientDistances, squared_distance
+from idiolect.methods.perm.server import Server
+from idiolect.methods.perm.weights import WeightRule, optimal_weights
 
 
 class Down(NamedTuple):
-    """To the newcomer: w, the model to compare at, everybody's gradient there, personal model and rows, λ."""
+    """To the newcomer: w, w°, everybody's gradient at w°, personal model and rows, λ."""
 
     w: Params
-    compared_at: Params
+    gradients_at: Params
     gradients: Params
     v: Params
     sizes: Tensor
     regulariser: Tensor
-
-
-class Brief(NamedTuple):
-    """To the newcomer, to predict with: the global model."""
-
-    w: Params
 
 
 class Client(NamedTuple):
@@ -79,14 +74,14 @@ class PERMNewcomer(TrainedNewcomer):
     def down(self, server: Server, ids: Tensor) -> Down:
         """What is known of everybody who has sent a gradient."""
         known = server.heard & (server.sizes > 0)
-        comparison = Comparison(server.gradients, server.w, server.sizes, None)
-        regulariser = torch.tensor(comparison.regulariser(known, self.weight_rule), dtype=torch.float64)
+        distances = GradientDistances(server.gradients, server.sizes, None)
+        regulariser = torch.tensor(distances.regulariser(known, self.weight_rule), dtype=torch.float64)
         gradients, v = tree.select(server.gradients, known), tree.select(server.v, known)
-        return Down(server.w, server.compared_at, gradients, v, server.sizes[known], regulariser)
+        return Down(server.w, server.gradients_at, gradients, v, server.sizes[known], regulariser)
 
     def begin(self, client: Client, down: Down, site: Site) -> Work:
         """The mix of the others' models."""
-        own = tree.flatten(site.objective.gradient(down.compared_at, site.all_rows)).to(torch.float64)
+        own = tree.flatten(site.objective.gradient(down.gradients_at, site.all_rows)).to(torch.float64)
         others = tree.flatten_rows(down.gradients).to(torch.float64)
         # By products: the differences of many newcomers and many clients would not fit into memory.
         costs = squared_distance(others.square().sum(1) + own.square().sum(), others @ own)
@@ -106,11 +101,11 @@ class PERMNewcomer(TrainedNewcomer):
         """The model."""
         return Client(work.v)
 
-    def brief(self, server: Server, ids: Tensor) -> Brief:
+    def brief(self, server: Server, ids: Tensor) -> SharedModel:
         """w."""
-        return Brief(server.w)
+        return SharedModel(server.w)
 
-    def predictors(self, client: Client, brief: Brief) -> dict[PredictorKind, Predictor]:
+    def predictors(self, client: Client, brief: SharedModel) -> dict[PredictorKind, Predictor]:
         """The global model, of which a newcomer has no copy of its own, and v."""
         predictors: dict[PredictorKind, Predictor] = dict.fromkeys(self.kinds, brief.w)
         return predictors | {"personal": client.v}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
 from torch import Tensor
 
-from idiolect.core.clustering import adjusted_rand_index, align, embed, k_means
+from idiolect.methods.groups import adjusted_rand_index, align, embed, k_means
 
 
 def points_of(seed: int, count: int, dimension: int, copies: int = 0) -> Tensor:

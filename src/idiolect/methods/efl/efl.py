@@ -43,8 +43,8 @@ from idiolect.core import (
     hyper,
     tree,
 )
-from idiolect.core.fisher import FisherKind, diagonal_fisher
-from idiolect.methods._elastic_terms import Activity, Elastic, ReplyWeighting, Terms, elastic_weights
+from idiolect.methods.efl.fisher import FisherKind, diagonal_fisher
+from idiolect.methods.efl.terms import Activity, Elastic, ReplyWeighting, Terms, elastic_weights
 
 
 class Server(NamedTuple):
