@@ -2,7 +2,7 @@
 
 import difflib
 
-from idiolect.core import Method
+from idiolect import core
 from idiolect.errors import UserError
 from idiolect.methods.additive import Additive
 from idiolect.methods.afl import AFL
@@ -26,7 +26,7 @@ from idiolect.methods.scaffold import Scaffold
 from idiolect.methods.submodels import FederatedDropout, FedRolex, HeteroFL
 from idiolect.methods.vrl_sgd import VRLSGD
 
-METHODS: tuple[type[Method], ...] = (
+METHODS: tuple[type[core.Method], ...] = (
     Local,
     FedAvg,
     APFL,
@@ -54,7 +54,7 @@ METHODS: tuple[type[Method], ...] = (
 )
 
 
-def find_method(name: str) -> type[Method]:
+def find_method(name: str) -> type[core.Method]:
     """The method of that name or alias; case, spaces, dashes and underscores do not matter."""
     names = {_plain(known): method for method in METHODS for known in (method.name, *method.aliases)}
     if _plain(name) in names:
