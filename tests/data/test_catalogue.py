@@ -47,7 +47,7 @@ def test_options_as_text_are_read_by_type():
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("vowls", {}, r"data='vowls' is neither a known data set \(did you mean vowels"),
+        ("vowls", {}, r"data='vowls' is not known \(did you mean vowels"),
         ("nowhere/at/all.csv", {"client": "a", "target": "b"}, "there is no file"),
         ("synthetic", {"bta": 1}, r"no option 'bta' \(did you mean beta"),
         ("synthetic", {"clients": "many"}, "clients='many'"),
