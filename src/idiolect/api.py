@@ -14,7 +14,7 @@ torch.Size([2, 11])
 True
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -25,6 +25,7 @@ from idiolect.core.method import ClientState, Method, PredictorKind, ServerState
 from idiolect.data.federation import Federation
 from idiolect.engines.compiler.doubt import Doubt
 from idiolect.errors import UserError
+from idiolect.evaluation.metrics import Metric, measures_of
 from idiolect.evaluation.summary import Choice
 from idiolect.methods.catalogue import find_method
 from idiolect.models import build_model
@@ -39,7 +40,7 @@ from idiolect.simulation import EngineName, Simulation
 
 
 def method(name: str, **hyper_parameters: Any) -> Method:
-    """A method by its name, such as `method("apfl", mixing=0.5)`; see `idiolect methods`."""
+    """A method by its name, such as `method("apfl", mixing=0.5)`, or your own as package.module:Class."""
     return build(find_method(name), hyper_parameters, "method")
 
 
@@ -57,6 +58,8 @@ def train(
     engine: EngineName = "vectorised",
     evaluate_every: int = 5,
     choose: Choice = "validation",
+    metrics: Sequence[str | Metric] = (),
+    metric: str | None = None,
 ) -> "Result":
     """Train in memory and evaluate every client as it goes on.
 
@@ -64,6 +67,9 @@ def train(
     batch_size: rows in each gradient; None: all.
     choose: which round is reported and whose models are handed out: the best on validation rows, or the
         last.
+    metrics: further ones besides the task's own: a `Metric`, `package.module:function`, or a name that an
+        installed package declares.
+    metric: by which the round is chosen and models are reported; None: accuracy, or rmse for regression.
     """
     for name, number in (("rounds", rounds), ("evaluate_every", evaluate_every)):
         if number < 1:
@@ -80,11 +86,12 @@ def train(
         dtype=dtype,
         engine=engine,
     )
+    measures = measures_of(federation.task, metrics, metric)
     memory = _Memory()
-    play_rounds(simulation, Pace(rounds, evaluate_every, rounds), memory)
+    play_rounds(simulation, Pace(rounds, evaluate_every, rounds), measures, memory)
     if choose == "validation":
         memory.return_to_chosen(simulation)
-    return Result(simulation, memory, choose)
+    return Result(simulation, memory, measures.main, choose)
 
 
 class Result:
@@ -93,7 +100,7 @@ class Result:
     `simulation` stands at the round that is reported for the kind that the method is judged by.
     """
 
-    def __init__(self, simulation: Simulation, memory: "_Memory", choose: Choice) -> None:
+    def __init__(self, simulation: Simulation, memory: "_Memory", metric: Metric, choose: Choice) -> None:
         self.simulation = simulation
         self.metrics = memory.metrics()
         self.rounds = memory.table("rounds")
@@ -102,7 +109,7 @@ class Result:
         clients = client_table(simulation.federation).set_index("client")
         kinds = simulation.method.kinds
         self._summary = summarise_run(
-            self.metrics, clients, self.rounds, simulation.federation.task, kinds, choose
+            self.metrics, clients, self.rounds, simulation.federation.task, metric, kinds, choose
         )
 
     @property

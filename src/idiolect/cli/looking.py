@@ -24,9 +24,11 @@ def methods(
 
     Example: idiolect methods apfl
     """
-    from idiolect.methods.catalogue import METHODS, find_method
+    from idiolect.methods.catalogue import CATALOGUE, METHODS, find_method
 
-    cards = [_card(kind) for kind in (METHODS if name is None else [find_method(name)])]
+    installed, unusable = CATALOGUE.installed() if name is None else ({}, [])
+    kinds = [*METHODS, *installed.values()] if name is None else [find_method(name)]
+    cards = [_card(kind) for kind in kinds]
     if json:
         print_json(cards)
     elif name is None:
@@ -43,6 +45,8 @@ def methods(
         ]
         columns = ["name", "paper", "models", "stateful", "gradients per step", "what it does"]
         print_table("methods", columns, rows)
+        for sentence in unusable:
+            typer.echo(f"note: {sentence}")
     else:
         (card,) = cards
         typer.echo(f"{card['name']}: {card['summary']} {card['paper']}")
@@ -60,14 +64,17 @@ def datasets(json: JsonOption = False) -> None:
 
     Example: idiolect datasets
     """
-    from idiolect.data.catalogue import LOADERS, names
+    from idiolect.data.catalogue import CATALOGUE, LOADERS, summary
 
-    known = names()
+    installed, unusable = CATALOGUE.installed()
+    known = {**LOADERS, **installed}
     if json:
-        options = {name: list(inspect.signature(loader).parameters) for name, loader in LOADERS.items()}
-        print_json([{"name": n, "summary": text, "options": options[n]} for n, text in known.items()])
-    else:
-        print_table("data sets", ["name", "what it is"], [[name, text] for name, text in known.items()])
+        options = {name: list(inspect.signature(loader).parameters) for name, loader in known.items()}
+        print_json([{"name": n, "summary": summary(known[n]), "options": options[n]} for n in known])
+        return
+    print_table("data sets", ["name", "what it is"], [[name, summary(known[name])] for name in known])
+    for sentence in unusable:
+        typer.echo(f"note: {sentence}")
 
 
 @app.command()
@@ -136,7 +143,7 @@ def show(
         if json:
             print_json({"folder": folder, "rows": table.to_dict(orient="records")})
         else:
-            print_comparison(table, runs[0].config.data["name"])
+            print_comparison(table, runs[0].config.data_name)
     elif json:
         print_json({"folder": folder, "config": runs[0].config.plain(), **runs[0].summary()})
     else:

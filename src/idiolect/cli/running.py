@@ -32,7 +32,7 @@ def run(settings: SettingsArgument, json: JsonOption = False, data_dir: DataDirO
 
     config = resolve(read_settings([*settings, *_data_dir(data_dir)]))
     with ProgressBar() as bar:
-        folder = start_or_continue(config, [bar.watch(config.method["name"], config.rounds)])
+        folder = start_or_continue(config, [bar.watch(config.method_name, config.rounds)])
     print_json({"folder": str(folder.path), **folder.summary()}) if json else print_run(folder)
 
 
@@ -52,7 +52,7 @@ def resume(
     found = RunFolder(folder)
     config = found.config
     with ProgressBar() as bar:
-        continue_run(found, [bar.watch(config.method["name"], config.rounds)])
+        continue_run(found, [bar.watch(config.method_name, config.rounds)])
     print_json({"folder": str(found.path), **found.summary()}) if json else print_run(found)
 
 
@@ -74,13 +74,13 @@ def compare(settings: SettingsArgument, json: JsonOption = False, data_dir: Data
     with ProgressBar() as bar:
         table = run_comparison(
             comparison,
-            lambda config: [bar.watch(f"{config.method['name']} seed {config.seed}", config.rounds)],
+            lambda config: [bar.watch(f"{config.method_name} seed {config.seed}", config.rounds)],
         )
     page = write_report_page([comparison.folder], comparison.folder / "report.html")
     if json:
         print_json({"folder": str(comparison.folder), "rows": table.to_dict(orient="records")})
         return
-    print_comparison(table, comparison.configs[0].data["name"])
+    print_comparison(table, comparison.configs[0].data_name)
     typer.echo(f"runs: {comparison.folder}")
     typer.echo(page)
 

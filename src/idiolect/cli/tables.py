@@ -1,7 +1,6 @@
 """Results as tables for people."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -28,7 +27,7 @@ def print_run(folder: RunFolder) -> None:
         for kind, numbers in summary["kinds"].items()
     ]
     print_table(
-        f"{config.method['name']} on {Path(config.data['name']).name}: {summary['part']} {metric} "
+        f"{config.method_name} on {config.data_name}: {summary['part']} {metric} "
         f"over {next(iter(summary['kinds'].values()))['clients']} clients",
         ["model", "mean", "weighted", "std", "worst 10 %", "worst", "round"],
         rows,
@@ -57,9 +56,7 @@ def print_comparison(table: pd.DataFrame, data: str) -> None:
                 amount(row["up_bits"]),
             ]
         )
-    title = (
-        f"{Path(data).name}: {part} {metric} over {table.clients[0]:.0f} clients, {table.seeds[0]} seed(s)"
-    )
+    title = f"{data}: {part} {metric} over {table.clients[0]:.0f} clients, {table.seeds[0]} seed(s)"
     columns = ["model", "mean", "worst 10 %", "worst", "gain over alone", "over shared", "round", "sent up"]
     print_table(title, columns, rows)
 

@@ -16,6 +16,7 @@ import pandas as pd
 from idiolect.errors import UserError
 from idiolect.evaluation.gain import count_gains, gains
 from idiolect.evaluation.summary import reported_values
+from idiolect.methods.catalogue import CATALOGUE as METHODS
 from idiolect.methods.catalogue import find_method
 from idiolect.runs.checks import alias_of, fields_of
 from idiolect.runs.config import RunConfig, resolve
@@ -28,6 +29,7 @@ from idiolect.store.files import clear_write_errors, read_json, write_json, writ
 FORMAT = "idiolect-comparison-1"
 ALONE = ("local", "personal")  # the baseline "training alone"
 SHARED = ("fedavg", "global")  # the baseline "one shared model"
+_NO_NUMBERS = ("method", "kind", "metric", "higher_is_better", "part", "seed")
 
 
 @dataclass(frozen=True)
@@ -48,10 +50,12 @@ def plan_comparison(settings: Settings) -> Comparison:
     settings = dict(settings)
     if "method" in settings and "name" in settings["method"]:
         raise UserError("method=... is for one run; a comparison takes methods=local,fedavg,apfl")
-    kinds = [find_method(name) for name in _listed(settings.pop("methods", None), "methods")]
+    written = _listed(settings.pop("methods", None), "methods")
+    kinds = [find_method(name) for name in written]
     names = tuple(kind.name for kind in kinds)
-    if len(set(names)) < len(names):
-        raise UserError(f"methods={','.join(names)} names a method twice")
+    if len(set(kinds)) < len(kinds):
+        raise UserError(f"methods={','.join(written)} names a method twice")
+    refuse_namesakes(written)
     seeds = _seeds(settings.pop("seeds", 1), settings.get("seed", 0))
     own = {name: settings.pop(name, {}) for name in names}
     for name, options in own.items():
@@ -63,13 +67,26 @@ def plan_comparison(settings: Settings) -> Comparison:
         if not any(option in options for options in known.values()):
             raise UserError(f"method.{option} is not a setting of any of {', '.join(names)}")
     configs = []
-    for name in names:
+    for name, full_name in zip(names, written, strict=True):
         common = {option: value for option, value in shared.items() if option in known[name]}
-        config = resolve(merge(settings, {"method": {**common, **own[name], "name": name}}))
+        config = resolve(merge(settings, {"method": {**common, **own[name], "name": full_name}}))
         configs += [replace(config, seed=seed) for seed in seeds]
     folder = Path(configs[0].out or _default_folder(configs))
-    configs = [replace(c, out=str(folder / f"{c.method['name']}-seed{c.seed}")) for c in configs]
+    configs = [replace(c, out=str(folder / f"{c.method_name}-seed{c.seed}")) for c in configs]
     return Comparison(tuple(configs), names, seeds, folder)
+
+
+def refuse_namesakes(written: Sequence[str]) -> None:
+    """Refuse different methods that call themselves by one name, which tables could not tell apart."""
+    first: dict[str, str] = {}
+    for full_name in map(METHODS.spelled, written):
+        kind = find_method(full_name)
+        other = first.setdefault(kind.name, full_name)
+        if find_method(other) is not kind:
+            raise UserError(
+                f"{other} and {full_name} are different methods that are both called {kind.name!r}; "
+                "give one of the classes another name"
+            )
 
 
 def run_comparison(comparison: Comparison, watch: Callable[[RunConfig], Sequence[Watcher]]) -> pd.DataFrame:
@@ -108,6 +125,7 @@ def open_runs(path: str | Path) -> list[RunFolder]:
 
 def tabulate(runs: Sequence[RunFolder]) -> pd.DataFrame:
     """A row for each method and model kind, with mean and standard deviation over seeds."""
+    refuse_namesakes([run.config.method["name"] for run in runs])
     by_seed: dict[int, list[RunFolder]] = {}
     for run in runs:
         by_seed.setdefault(run.config.seed, []).append(run)
@@ -115,7 +133,7 @@ def tabulate(runs: Sequence[RunFolder]) -> pd.DataFrame:
     table = pd.DataFrame(rows)
     order = list(dict.fromkeys(zip(table.method, table.kind, strict=True)))
     grouped = table.groupby(["method", "kind"], sort=False)
-    numbers = [c for c in table.columns if c not in ("method", "kind", "metric", "part", "seed")]
+    numbers = [c for c in table.columns if c not in _NO_NUMBERS]
     result = grouped[numbers].mean()
     result.insert(1, "std_over_seeds", grouped["mean"].std(ddof=1))
     result.insert(0, "metric", grouped["metric"].first())
@@ -131,13 +149,14 @@ def _rows_of_seed(runs: Sequence[RunFolder]) -> list[dict[str, Any]]:
     for run in runs:
         summary, metrics = run.summary(), run.metrics()
         for kind, numbers in summary["kinds"].items():
-            method = run.config.method["name"]
+            method = run.config.method_name
             values[method, kind] = reported_values(metrics, kind, summary["metric"], numbers["round"])
             rows.append(
                 {
                     "method": method,
                     "kind": kind,
                     "metric": summary["metric"],
+                    "higher_is_better": summary["higher_is_better"],
                     "part": summary["part"],
                     "seed": run.config.seed,
                     **numbers,
@@ -149,7 +168,8 @@ def _rows_of_seed(runs: Sequence[RunFolder]) -> list[dict[str, Any]]:
         own = values[row["method"], row["kind"]]
         for name, baseline in (("alone", ALONE), ("shared", SHARED)):
             comparable = baseline in values and baseline != (row["method"], row["kind"])
-            gain = gains(own, values[baseline], row["metric"]) if comparable else None
+            higher = row["higher_is_better"]
+            gain = gains(own, values[baseline], higher_is_better=higher) if comparable else None
             row[f"gain_over_{name}"] = float("nan") if gain is None else count_gains(gain).better
             row[f"lose_to_{name}"] = float("nan") if gain is None else count_gains(gain).worse
     return rows
@@ -158,7 +178,7 @@ def _rows_of_seed(runs: Sequence[RunFolder]) -> list[dict[str, Any]]:
 def _default_folder(configs: Sequence[RunConfig]) -> Path:
     """A name under runs/ that follows from what is compared."""
     digest = hashlib.sha256("".join(config.to_yaml() for config in configs).encode()).hexdigest()[:8]
-    return Path("runs") / f"{Path(configs[0].data['name']).stem}-compare-{digest}"
+    return Path("runs") / f"{Path(configs[0].data_name).stem}-compare-{digest}"
 
 
 def _option_names(kind: type) -> set[str]:

@@ -13,12 +13,16 @@ from pydantic.dataclasses import dataclass
 from idiolect.codecs.config import CodecConfig
 from idiolect.core.hyper import STRICT
 from idiolect.core.method import Method
-from idiolect.data.catalogue import LOADERS
+from idiolect.core.task import Task
+from idiolect.data.catalogue import CATALOGUE as DATA
+from idiolect.data.catalogue import is_name
 from idiolect.engines.build import ENGINES, HereEngine, RayEngineChoice
 from idiolect.errors import UserError
+from idiolect.evaluation.metrics import Measures, all_named, measures_of
 from idiolect.evaluation.summary import Choice
+from idiolect.methods.catalogue import CATALOGUE as METHODS
 from idiolect.methods.catalogue import find_method
-from idiolect.models import MODELS
+from idiolect.models import CATALOGUE as MODELS
 from idiolect.participation import Participation
 from idiolect.runs.checks import build, check_arguments, dump, fields_of, require_known, spelled_out
 from idiolect.runs.defaults import defaults_for
@@ -36,6 +40,16 @@ class EvaluationSettings:
 
     every: WholeNumber = Field(default=5, ge=1, description="rounds from one evaluation to the next")
     choose: Choice = Field(default="validation", description="the reported round: best validation, or last")
+    metrics: tuple[str, ...] = Field(
+        default=(), description="further metrics, as package.module:function or of installed packages"
+    )
+    metric: str | None = Field(
+        default=None, description="what rounds are chosen and models reported by; None: accuracy or rmse"
+    )
+
+    def measures(self, task: Task) -> Measures:
+        """What is computed of every client's rows."""
+        return measures_of(task, self.metrics, self.metric)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -49,8 +63,12 @@ class CheckpointSettings:
 class RunConfig:
     """All that decides what a run computes. The sections with a name hold that thing's own options."""
 
-    method: Section = Field(description="a method of `idiolect methods` and its hyper-parameters")
-    data: Section = Field(description="a data set of `idiolect datasets` or a path, and its options")
+    method: Section = Field(
+        description="a method of `idiolect methods` or package.module:Class, and its hyper-parameters"
+    )
+    data: Section = Field(
+        description="a data set of `idiolect datasets`, a path or package.module:loader, and its options"
+    )
     model: Section = Field(description="linear, mlp, dnn, cnn, char-lstm or package.module:factory")
     participation: Participation = Field(
         default_factory=Participation, description="who takes part, and how much work each completes"
@@ -85,7 +103,18 @@ class RunConfig:
         if self.out is not None:
             return Path(self.out)
         digest = hashlib.sha256(self.to_yaml().encode()).hexdigest()[:8]
-        return Path("runs") / f"{Path(self.data['name']).stem}-{self.method['name']}-{digest}"
+        return Path("runs") / f"{Path(self.data_name).stem}-{self.method_name}-{digest}"
+
+    @property
+    def method_name(self) -> str:
+        """What the method calls itself, which a section may name by an import path."""
+        return find_method(self.method["name"]).name
+
+    @property
+    def data_name(self) -> str:
+        """The name of the data set, file, folder or loader, without where it is."""
+        name: str = self.data["name"]
+        return name.partition(":")[2] if DATA.path(name) == name else Path(name).name
 
     @property
     def pace(self) -> Pace:
@@ -127,14 +156,16 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
             raise UserError(f"{section}={settings[section]['name']} is not possible: it must be a name")
     kind = find_method(settings["method"]["name"])
     settings = merge(settings, {"method": spelled_out(kind, settings["method"])})
-    settings = merge(defaults_for(settings["data"]["name"], kind), settings)
+    settings = merge(defaults_for(DATA.spelled(settings["data"]["name"]), kind), settings)
     config = build(RunConfig, _with_sections(settings), "")
     config.codec.wrap(build_method(config.method))  # says whether the codec suits the method
+    config.participation.check_plan()
+    all_named(config.evaluation.metrics, config.evaluation.metric)  # says whether there are such
     return replace(
         config,
-        method={"name": kind.name, **dump(build_method(config.method))},
+        method={"name": METHODS.spelled(config.method["name"]), **dump(build_method(config.method))},
         model=_checked_model(config.model),
-        data=_absolute_path(config.data),
+        data=_unmistakable(config.data),
     )
 
 
@@ -152,7 +183,7 @@ def _with_sections(settings: Settings) -> Settings:
         "evaluation": EvaluationSettings,
         "checkpoint": CheckpointSettings,
     }
-    built: Settings = dict(settings)
+    built: Settings = _listed(settings, "trackers")
     for name, kind in sections.items():
         if name in built:
             if not isinstance(built[name], Mapping):
@@ -160,27 +191,31 @@ def _with_sections(settings: Settings) -> Settings:
                 raise UserError(
                     f"{name}={built[name]} is not possible: it has settings, as {name}.{first}=..."
                 )
-            built[name] = build(kind, built[name], name)
+            built[name] = build(kind, _listed(built[name], "metrics"), name)
     engine = built.get("engine", {})
     if isinstance(engine, Mapping) and engine.get("name") in ENGINES:
         built["engine"] = build(ENGINES[engine["name"]], engine, "engine")
-    if isinstance(trackers := built.get("trackers"), str):
-        built["trackers"] = tuple(trackers.split(","))
     return built
+
+
+def _listed(section: Mapping[str, Any], setting: str) -> Settings:
+    """A section with a setting as a list, which may also have been given as a,b."""
+    given = section.get(setting)
+    return {**section, setting: given.split(",")} if isinstance(given, str) else dict(section)
 
 
 def _checked_model(section: Section) -> Section:
     options = {key: value for key, value in section.items() if key != "name"}
-    factory = MODELS.get(section["name"])
-    if factory is not None:
+    factory = MODELS.find(section["name"])
+    if not MODELS.is_own(section["name"]):
         options = check_arguments(factory, options, "model", given=("federation",))
         options = {key: list(v) if isinstance(v, tuple) else v for key, v in options.items()}
-    return {"name": section["name"], **options}
+    return {"name": MODELS.spelled(section["name"]), **options}
 
 
-def _absolute_path(section: Section) -> Section:
+def _unmistakable(section: Section) -> Section:
     """A run can be resumed from any folder: a path to data does not depend on where one stands."""
-    path = Path(section["name"])
-    if section["name"] in LOADERS or not path.exists():
-        return section
-    return {**section, "name": str(path.absolute())}
+    name, path = section["name"], Path(section["name"])
+    if is_name(name):
+        return {**section, "name": DATA.spelled(name)}
+    return {**section, "name": str(path.absolute()) if path.exists() else name}

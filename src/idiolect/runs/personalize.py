@@ -55,7 +55,7 @@ def personalize(run: RunFolder, arguments: Sequence[str]) -> pd.DataFrame:
     if out := settings.get("out"):
         for name in federation.names:
             export_client(simulation, config, name, Path(out) / name)
-    return evaluate(simulation)
+    return evaluate(simulation, config.evaluation.measures(federation.task))
 
 
 def train_newcomers(

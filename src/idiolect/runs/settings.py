@@ -19,6 +19,8 @@ Settings = dict[str, Any]
 
 # Sections that are chosen by a name and have options of their own.
 NAMED_SECTIONS = ("method", "data", "model", "engine")
+# Settings of other sections that are chosen so: `codec.up=topk codec.up.keep=0.1`.
+_NAMED_SETTINGS = {"codec": ("up", "down"), "participation": ("plan",)}
 _SHORTCUTS = {"lr": "method.learning_rate", "local_steps": "method.local_steps"}
 
 
@@ -56,6 +58,9 @@ def normalise(settings: Mapping[str, Any]) -> Settings:
             value = {field: value}
         elif section in NAMED_SECTIONS and not isinstance(value, Mapping):
             value = {"name": value}
+        elif section in _NAMED_SETTINGS and isinstance(value, Mapping):
+            named = _NAMED_SETTINGS[section]
+            value = {k: {"name": v} if k in named and isinstance(v, str) else v for k, v in value.items()}
         plain = merge(plain, {section: dict(value) if isinstance(value, Mapping) else value})
     return plain
 
