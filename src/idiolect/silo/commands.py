@@ -111,9 +111,21 @@ def join(
     state: Annotated[str, typer.Option(help="where your models and state are kept")] = "silo-state",
     ignore: Annotated[str, typer.Option(help="columns to leave out: a,b")] = "",
     methods: Annotated[str, typer.Option(help="methods that you admit: apfl,fedavg; all by default")] = "",
+    allow_method: Annotated[
+        list[str] | None,
+        typer.Option(help="a method of your own installation that may be used: package.module:Class"),
+    ] = None,
     allow_model: Annotated[
         list[str] | None,
-        typer.Option(help="a model of your own installation that may be used: package:factory"),
+        typer.Option(help="a model of your own installation that may be used: package.module:factory"),
+    ] = None,
+    allow_codec: Annotated[
+        list[str] | None,
+        typer.Option(help="a codec of your own installation that may be used: package.module:Class"),
+    ] = None,
+    allow_metric: Annotated[
+        list[str] | None,
+        typer.Option(help="a metric of your own installation that may be used: package.module:function"),
     ] = None,
     max_rounds: Annotated[int, typer.Option(help="most rounds that you admit")] = 1000,
     max_steps: Annotated[int, typer.Option(help="most local steps in an exchange that you admit")] = 10_000,
@@ -141,7 +153,17 @@ def join(
     ignored = _listed(ignore)
     for column in ignored:
         require_column(table, column, "column to ignore")
-    limits = Limits(_listed(methods), tuple(allow_model or ()), max_rounds, max_steps, max_megabytes)
+    limits = Limits(
+        methods=_listed(methods),
+        own_methods=tuple(allow_method or ()),
+        own_models=tuple(allow_model or ()),
+        own_codecs=tuple(allow_codec or ()),
+        own_metrics=tuple(allow_metric or ()),
+        rounds=max_rounds,
+        steps=max_steps,
+        megabytes=max_megabytes,
+    )
+    limits.check()
     folder = Path(state) / name
     folder.mkdir(parents=True, exist_ok=True)
     silo = Silo(
