@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from idiolect.core import tree
-from idiolect.core.method import Cohort, Method, Population
+from idiolect.core.cohort import Cohort, Population
+from idiolect.core.method import Method
 from idiolect.core.task import Task
 from idiolect.data.federation import Federation, Rows
 from idiolect.engines import chunks

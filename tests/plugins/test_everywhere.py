@@ -218,7 +218,7 @@ REFUSED = {
     "method=fedavg evaluation.metric=brir": "evaluation.metric='brir' is not known (did you mean brier?)",
     "method=fedavg evaluation.metric=rmse": "rmse is no metric of a binary task, whose metrics are loss",
     "method=fedavg evaluation.metrics=my_metrics:accuracy": "two metrics are called accuracy; rename one",
-    "method=fedavg evaluation.metrics=my_metrics:each_row": "each_row must give a tensor without axes, not one",
+    "method=fedavg evaluation.metrics=my_metrics:each_row": "a tensor without axes, not one of shape",
     "method=fedavg evaluation.metrics=my_metrics:number": "without axes, not one of float",
     "method=fedavg evaluation.metrics=my_metrics:spaced": "its name 'my own' must be of letters",
 }

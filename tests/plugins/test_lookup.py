@@ -130,7 +130,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "half a method": (lambda: METHODS.find("classes:Half"), "cannot be used: the class Half lacks "),
     "a nameless method": (
         lambda: METHODS.find("classes:Nameless"),
-        "cannot be used: the class Nameless does not say its name and its kinds",
+        "cannot be used: the class Nameless does not say name and kinds and judged_by",
     ),
     "a method with a space": (
         lambda: METHODS.find("classes:Spaced"),

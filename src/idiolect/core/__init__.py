@@ -4,26 +4,29 @@
 """
 
 from idiolect.core import rng, tree
-from idiolect.core.hyper import STRICT, hyper
-from idiolect.core.method import (
+from idiolect.core.autodiff import gradient
+from idiolect.core.cohort import Cohort, Population
+from idiolect.core.exchange import (
     ClientState,
-    Cohort,
     Epochs,
     Exchange,
     Info,
     LocalWork,
     Message,
-    Method,
-    Population,
-    PredictorKind,
     ServerState,
     Site,
     Work,
 )
+from idiolect.core.hyper import STRICT, hyper
+from idiolect.core.method import Method, PredictorKind
+from idiolect.core.newcomer import FineTuning, Newcomer, Nothing, TrainedNewcomer
 from idiolect.core.objective import Batch, Mixture, Objective, Predictor
+from idiolect.core.observed import StepAverage
 from idiolect.core.optimizer import Optimizer
-from idiolect.core.schedule import Clock, Schedule
+from idiolect.core.projection import onto_ball, onto_simplex
+from idiolect.core.schedule import Clock, Constant, Schedule
 from idiolect.core.task import Task
+from idiolect.core.transport import OwnCodec, Scope, Transport
 from idiolect.core.tree import Params
 from idiolect.core.weighting import Weighting, reply_weights
 
@@ -33,26 +36,38 @@ __all__ = [
     "ClientState",
     "Clock",
     "Cohort",
+    "Constant",
     "Epochs",
     "Exchange",
+    "FineTuning",
     "Info",
     "LocalWork",
     "Message",
     "Method",
     "Mixture",
+    "Newcomer",
+    "Nothing",
     "Objective",
     "Optimizer",
+    "OwnCodec",
     "Params",
     "Population",
     "Predictor",
     "PredictorKind",
     "Schedule",
+    "Scope",
     "ServerState",
     "Site",
+    "StepAverage",
     "Task",
+    "TrainedNewcomer",
+    "Transport",
     "Weighting",
     "Work",
+    "gradient",
     "hyper",
+    "onto_ball",
+    "onto_simplex",
     "reply_weights",
     "rng",
     "tree",

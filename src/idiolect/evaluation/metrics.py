@@ -23,7 +23,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from idiolect.core.method import ClientState, Site
+from idiolect.core.exchange import ClientState, Message, Site
 from idiolect.core.objective import Batch
 from idiolect.core.task import Task
 from idiolect.data.federation import Federation, Rows
@@ -230,8 +230,8 @@ def evaluate(simulation: Simulation, measures: Measures | None = None) -> pd.Dat
 def _evaluate_part(simulation: Simulation, part: Part, rows: Rows, metrics: Sequence[Metric]) -> pd.DataFrame:
     task, names = simulation.federation.task, simulation.federation.names
 
-    def look(client: ClientState, site: Site) -> dict[str, dict[str, Tensor]]:
-        predictors, rows = simulation.method.predictors(simulation.server, client, site.client), site.all_rows
+    def look(client: ClientState, brief: Message, site: Site) -> dict[str, dict[str, Tensor]]:
+        predictors, rows = simulation.method.predictors(client, brief), site.all_rows
         return {
             kind: row_metrics(task, site.objective.predict(predictor, rows.inputs), rows, metrics)
             for kind, predictor in predictors.items()

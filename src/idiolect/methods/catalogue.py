@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic.dataclasses import is_pydantic_dataclass
 
-from idiolect.core.method import Method
+from idiolect.core import Method
 from idiolect.methods.additive import Additive
 from idiolect.methods.afl import AFL
 from idiolect.methods.agnostic_apfl import AgnosticAPFL
@@ -70,9 +70,9 @@ def _flaw(found: Any) -> str | None:
     if inspect.isabstract(found):
         lacking = sorted(found.__abstractmethods__)
         return f"the class {found.__name__} lacks {', '.join(lacking)}"
-    absent = [name for name in ("name", "kinds") if not hasattr(found, name)]
-    if absent:
-        return f"the class {found.__name__} does not say its {' and its '.join(absent)}"
+    unsaid = [fact for fact in ("name", "kinds", "judged_by") if not hasattr(found, fact)]
+    if unsaid:
+        return f"the class {found.__name__} does not say {' and '.join(unsaid)}"
     # It is part of folders' names and begins settings such as apfl.mixing=0.5.
     if not (isinstance(found.name, str) and re.fullmatch(r"[A-Za-z0-9_-]+", found.name)):
         return f"its name {found.name!r} must be of letters, digits, - and _"

@@ -23,8 +23,8 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from idiolect.core import rng
+from idiolect.core.cohort import Cohort, Population
 from idiolect.core.hyper import STRICT
-from idiolect.core.method import Cohort, Population
 from idiolect.core.schedule import PlainSchedule, Restart
 from idiolect.errors import UserError
 from idiolect.participation.sampling import Plan, Proportional, Sampler, Uniform

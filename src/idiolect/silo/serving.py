@@ -20,7 +20,7 @@ from typing import Any
 
 import pandas as pd
 
-from idiolect.core.method import ClientState, ServerState
+from idiolect.core.exchange import ClientState, ServerState
 from idiolect.errors import UserError
 from idiolect.evaluation.metrics import all_named
 from idiolect.runs.config import RunConfig, resolve

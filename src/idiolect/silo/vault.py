@@ -12,7 +12,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from idiolect.core.method import ClientState
+from idiolect.core.exchange import ClientState
 from idiolect.core.tree import Tree
 from idiolect.errors import UserError
 from idiolect.silo.wire import pack, unpack

@@ -62,6 +62,7 @@ class FedRep(Method, Exchange):
     name: ClassVar[str] = "fedrep"
     paper: ClassVar[str] = "Collins et al. 2021"
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("personal",)
+    judged_by: ClassVar[PredictorKind] = "personal"
     stateful: ClassVar[bool] = True
     relative_to: ClassVar[dict[str, str]] = {"body": "body"}
 
@@ -75,7 +76,7 @@ class FedRep(Method, Exchange):
         body = {name: value for name, value in params.items() if not name.startswith(self.head)}
         return Server(body, {name: value for name, value in params.items() if name not in body})
 
-    def client_init(self, server: Server, client: Tensor) -> Client:
+    def client_init(self, server: Server, client_id: Tensor) -> Client:
         """All heads begin alike."""
         return Client(server.first_head)
 
@@ -110,6 +111,10 @@ class FedRep(Method, Exchange):
         """The mean of the bodies."""
         return server._replace(body=replies.body), {}
 
-    def predictors(self, server: Server, client: Client, number: Tensor) -> dict[PredictorKind, Predictor]:
+    def brief(self, server: Server, ids: Tensor) -> Body:
+        """The body."""
+        return Body(server.body)
+
+    def predictors(self, client: Client, brief: Body) -> dict[PredictorKind, Predictor]:
         """The shared body below one's own head."""
-        return {"personal": {**server.body, **client.head}}
+        return {"personal": {**brief.body, **client.head}}
