@@ -82,8 +82,10 @@ class Catalogue(Generic[T]):
 
     def spelled(self, name: str) -> str:
         """The name as it is kept: that of a built-in one or of an entry point, or the import path."""
+        if (built_in := self._built_in(name)) is not None:
+            return built_in
         entry = None if ":" in name else self._entry_point(name)
-        return self._built_in(name) or (entry.name if entry else name)
+        return name if entry is None else entry.name
 
     def path(self, name: str) -> str | None:
         """The import path of what is not built in; None if there is nothing of that name."""
@@ -96,7 +98,7 @@ class Catalogue(Generic[T]):
         """What installed packages declare, by name; and a sentence for each that cannot be used."""
         found: dict[str, T] = {}
         sentences = []
-        for name in sorted({entry.name for entry in entry_points(group=self.group)}):
+        for name in self._installed_names():
             try:
                 found[name] = self.find(name)
             except UserError as error:
@@ -105,7 +107,7 @@ class Catalogue(Generic[T]):
 
     def unknown(self, name: str, setting: str = "") -> UserError:
         """That nothing has this name, with the nearest names and all that there are."""
-        names = [*self.built_in, *sorted({entry.name for entry in entry_points(group=self.group)})]
+        names = [*self.built_in, *self._installed_names()]
         near = did_you_mean(name.lower(), [*names, *self.aliases])
         known = f"the {self.several} are {', '.join(names)}, or" if names else f"a {self.word} is"
         return UserError(f"{setting or self.word}={name!r} is not known{near}; {known} {self.own}")
@@ -114,6 +116,10 @@ class Catalogue(Generic[T]):
         spellings = {_plain(known): known for known in self.built_in}
         further = {_plain(alias): known for alias, known in self.aliases.items()}
         return (further | spellings).get(_plain(name))
+
+    def _installed_names(self) -> list[str]:
+        names = {entry.name for entry in entry_points(group=self.group)}
+        return sorted(name for name in names if self.is_own(name))
 
     def _entry_point(self, name: str) -> EntryPoint | None:
         found = {e.value: e for e in entry_points(group=self.group) if _plain(e.name) == _plain(name)}
@@ -230,9 +236,10 @@ def _reason(error: Exception, module_name: str) -> str:
 
 def _find_beside(package: str) -> None:
     """Let a module in the current folder be found, where nothing of its name is installed."""
+    if package in sys.modules or find_spec(package) is not None:
+        return
     here = Path.cwd()
-    beside = (here / f"{package}.py").is_file() or (here / package).is_dir()
-    if beside and package not in sys.modules and find_spec(package) is None:
+    if (here / f"{package}.py").is_file() or (here / package).is_dir():
         sys.path.append(str(here))
 
 

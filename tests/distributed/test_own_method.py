@@ -18,8 +18,8 @@ pytestmark = pytest.mark.distributed
 
 OUTSIDE = Path(__file__).parents[1] / "plugins" / "outside"
 SETTINGS = (
-    "method=my_package.fedrep:FedRep codec.up=my_package.others:Rounded data=my_package.others:blobs "
-    "data.clients=4 model=my_package.others:two_layers evaluation.metrics=my_package.others:brier rounds=3"
+    "method=elsewhere.fedrep:FedRep codec.up=elsewhere.others:Rounded data=elsewhere.others:blobs "
+    "data.clients=4 model=elsewhere.others:two_layers evaluation.metrics=elsewhere.others:brier rounds=3"
 )
 
 
@@ -40,13 +40,13 @@ def test_the_same_numbers_as_one_by_one(
     installed: bool, ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for module in ("my_package", "my_package.fedrep", "my_package.others"):
+    for module in ("elsewhere", "elsewhere.fedrep", "elsewhere.others"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     if installed:
         monkeypatch.syspath_prepend(str(OUTSIDE))
     else:
         monkeypatch.syspath_prepend(str(tmp_path / "nothing"))  # puts sys.path back at the end
-        shutil.copytree(OUTSIDE / "my_package", tmp_path / "my_package")
+        shutil.copytree(OUTSIDE / "elsewhere", tmp_path / "elsewhere")
     ours = run(tmp_path / "ray", "engine=ray", "engine.workers=2")
     theirs = run(tmp_path / "sequential", "engine=sequential")
     pd.testing.assert_frame_equal(ours.metrics(), theirs.metrics(), rtol=1e-5, atol=1e-6)
