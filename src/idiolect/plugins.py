@@ -11,6 +11,7 @@ What is found is checked to be of its kind. What is wrong is told in one sentenc
 
 import importlib
 import inspect
+import logging
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,6 +27,8 @@ from pydantic import BeforeValidator, ValidationError
 from idiolect.errors import UserError, did_you_mean
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 _IMPORT_PATH = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
 
@@ -94,16 +97,15 @@ class Catalogue(Generic[T]):
         entry = self._entry_point(name)
         return None if entry is None else f"{entry.module}:{entry.attr or ''}"
 
-    def installed(self) -> tuple[dict[str, T], list[str]]:
-        """What installed packages declare, by name; and a sentence for each that cannot be used."""
-        found: dict[str, T] = {}
-        sentences = []
+    def entries(self) -> dict[str, T]:
+        """All by name, those of installed packages too; one of these that cannot be used is only logged."""
+        found = dict(self.built_in)
         for name in self._installed_names():
             try:
                 found[name] = self.find(name)
             except UserError as error:
-                sentences.append(str(error))
-        return found, sentences
+                log.warning("%s", error)
+        return found
 
     def unknown(self, name: str, setting: str = "") -> UserError:
         """That nothing has this name, with the nearest names and all that there are."""

@@ -9,10 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from idiolect.runs.config import resolve
-from idiolect.runs.folder import RunFolder
-from idiolect.runs.settings import read_settings
-from idiolect.runs.train import start_or_continue
+import idiolect
 
 pytestmark = pytest.mark.distributed
 
@@ -31,8 +28,8 @@ def ray() -> Iterator[Any]:
     ray.shutdown()
 
 
-def run(folder: Path, *settings: str) -> RunFolder:
-    return start_or_continue(resolve(read_settings([*SETTINGS.split(), *settings, f"out={folder}"])))
+def run(folder: Path, *settings: str) -> idiolect.RunFolder:
+    return idiolect.run(*SETTINGS.split(), *settings, out=folder)
 
 
 @pytest.mark.parametrize("installed", [True, False])

@@ -96,14 +96,12 @@ def test_a_run_that_was_killed_is_continued_as_if_it_had_not_been(user: Path, ou
     run(f"run {settings} out=whole")
     killer = (
         "import os, sys\n"
-        "from idiolect.runs import train\n"
-        "from idiolect.runs.config import resolve\n"
-        "from idiolect.runs.settings import read_settings\n"
+        "import idiolect\n"
         "class Killer:\n"
         "    def played(self, round_number):\n"
         "        if round_number == 17: os._exit(9)\n"
         "    def evaluated(self, round_number, metrics): pass\n"
-        "train.start_or_continue(resolve(read_settings(sys.argv[1:])), [Killer()])\n"
+        "idiolect.run(*sys.argv[1:], watch=lambda config: [Killer()])\n"
     )
     source = Path(idiolect.__file__).parents[1]
     environment = {**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{outside}"}

@@ -41,7 +41,7 @@ def test_a_name_is_built_in_or_installed_or_an_import_path(kind: str, outside: P
     assert (catalogue.spelled(entry_point.title()), catalogue.spelled(path)) == (entry_point, path)
     assert catalogue.is_own(entry_point)
     assert catalogue.is_own(path)
-    assert catalogue.installed() == ({entry_point: found}, [])
+    assert catalogue.entries() == {**catalogue.built_in, entry_point: found}
     if built_in:
         assert catalogue.find(built_in) in catalogue.built_in.values()
         assert catalogue.spelled(built_in) in catalogue.built_in
@@ -251,12 +251,13 @@ def test_two_packages_that_declare_one_name_are_told_apart(outside: Path, here: 
     assert "elsewhere.fedrep:FedRep or other_package:FedRep" in str(caught.value)
 
 
-def test_an_entry_point_that_cannot_be_used_is_a_note_in_lists(here: Path) -> None:
+def test_an_entry_point_that_cannot_be_used_is_left_out_of_lists_with_a_line(
+    here: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     declare(here, "other_package", "gone = other_package:Gone\nwhole = idiolect.methods.fedavg")
     sys.path.append(str(here))
-    found, sentences = METHODS.installed()
-    assert found == {}
-    assert sentences == [
+    assert METHODS.entries() == METHODS.built_in
+    assert caplog.messages == [
         "method='gone' cannot be imported: there is no module other_package",
         "method='whole' is declared as the module idiolect.methods.fedavg; it must be package.module:Name",
     ]
@@ -266,7 +267,7 @@ def test_what_is_built_in_comes_first(here: Path) -> None:
     declare(here, "other_package", "fedavg = other_package:Mine")
     sys.path.append(str(here))
     assert METHODS.find("fedavg") is FedAvg
-    assert METHODS.installed() == ({}, [])
+    assert METHODS.entries() == METHODS.built_in
 
 
 def test_a_module_beside_the_user_is_found_and_one_that_is_installed_comes_first(here: Path) -> None:
