@@ -178,6 +178,20 @@ def test_from_python(user: Path) -> None:
     assert last.summary.loc["personal", "mean"] == pytest.approx(values.mean(), rel=1e-5)
 
 
+def test_a_metric_that_is_an_object_cannot_be_kept_in_a_file(user: Path) -> None:
+    from elsewhere.others import brier
+
+    with pytest.raises(UserError, match=r"evaluation.metrics is given as an object, which no file can hold"):
+        idiolect.run(method="fedavg", data="blobs", rounds=1, metrics=[brier], out="run")
+
+
+def test_runs_that_are_reported_by_different_metrics_are_not_put_together(user: Path) -> None:
+    for metric in ("loss", "accuracy"):
+        run(f"run method=fedavg data=blobs rounds=1 metric={metric} out={metric}")
+    with pytest.raises(UserError, match="the runs are reported by different metrics: loss and accuracy"):
+        idiolect.report("loss", "accuracy", out="page.html")
+
+
 @pytest.mark.parametrize("head", ["output.", ""])
 def test_the_method_keeps_the_contract(head: str, outside: Path) -> None:
     check_method(idiolect.method("fed-rep", lr=0.2, head=head))

@@ -17,9 +17,8 @@ def list_methods(name: str | None = None) -> list[dict[str, Any]]:
     >>> card["kinds"], [p["name"] for p in card["hyper_parameters"]][:3]
     (['global', 'localized', 'personal'], ['learning_rate', 'local_steps', 'mixing'])
     """
-    return [
-        _method_card(kind) for kind in (METHODS.entries().values() if name is None else [METHODS.find(name)])
-    ]
+    kinds = METHODS.entries().values() if name is None else [METHODS.find(name)]
+    return [_method_card(kind) for kind in kinds]
 
 
 def list_datasets() -> list[dict[str, Any]]:
