@@ -27,6 +27,7 @@ from idiolect.core.observed import StepAverage
 from idiolect.core.optimizer import Optimizer
 from idiolect.core.projection import onto_ball, onto_simplex
 from idiolect.core.schedule import Clock, Constant, PerRound, Schedule
+from idiolect.core.task import Task
 from idiolect.core.transport import OwnCodec, Scope, Transport
 from idiolect.core.tree import Params
 from idiolect.core.weighting import Weighting, plain_mean, reply_weights
@@ -65,6 +66,7 @@ __all__ = [
     "SharedModel",
     "Site",
     "StepAverage",
+    "Task",
     "TrainedNewcomer",
     "Transport",
     "Weighting",
