@@ -63,7 +63,7 @@ class Comparison:
     """Whose gradients are compared, and at what cost each client may learn from each."""
 
     def __init__(self, gradients: Params, like: Params, sizes: Tensor, sizes_rule: ModelSizes | None) -> None:
-        self.vectors = tree.flatten_rows(gradients)
+        self.vectors = tree.flatten_rows(gradients, like=like)
         self.sizes = sizes
         self.rule = sizes_rule
         clients = len(sizes)
