@@ -21,7 +21,8 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from idiolect.core.method import ClientState, Method, PredictorKind, ServerState
+from idiolect.core.exchange import ClientState, ServerState
+from idiolect.core.method import Method, PredictorKind
 from idiolect.data.federation import Federation
 from idiolect.engines.compiler.doubt import Doubt
 from idiolect.errors import UserError
@@ -100,20 +101,19 @@ class Result:
         self.traffic = memory.table("traffic")
         self.diagnostics = memory.table("diagnostics")
         clients = client_table(simulation.federation).set_index("client")
-        kinds = simulation.method.kinds
         self._summary = summarise_run(
-            self.metrics, clients, self.rounds, simulation.federation.task, kinds, choose
+            self.metrics, clients, self.rounds, simulation.federation.task, simulation.method, choose
         )
 
     @property
     def summary(self) -> pd.DataFrame:
-        """The reported numbers, a row for each model kind; the method is judged by the last."""
+        """The reported numbers, a row for each model kind."""
         return pd.DataFrame.from_dict(self._summary["kinds"], orient="index")
 
     def model(self, client: str, kind: PredictorKind | None = None) -> nn.Module:
         """A client's model as a module of its own."""
         method, federation = self.simulation.method, self.simulation.federation
-        kind = kind or method.kinds[-1]
+        kind = kind or method.judged_by
         if kind not in method.kinds:
             raise UserError(f"kind={kind} is not possible: the models are {', '.join(method.kinds)}")
         predictors = self.simulation.predictor(client_number(client, federation.names))

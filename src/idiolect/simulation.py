@@ -1,18 +1,23 @@
 """A method on a federation in this process: the states, and rounds that move them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from idiolect.codecs.config import with_own_codec
 from idiolect.core import rng, tree
-from idiolect.core.method import ClientState, Method, Population, PredictorKind, ServerState, Site
+from idiolect.core.cohort import Population
+from idiolect.core.exchange import ClientState, Message, ServerState, Site
+from idiolect.core.method import Method, PredictorKind
 from idiolect.core.objective import Objective, Predictor, seeded_module
+from idiolect.core.observed import observed
 from idiolect.data.federation import Federation, Rows
-from idiolect.engines.base import Engine, Setting
+from idiolect.engines.base import LocalEngine, Look, Setting
 from idiolect.engines.build import EngineName, HereEngine, RayEngineChoice, build_engine
-from idiolect.engines.loop import RoundResult, play_round
+from idiolect.engines.loop import PlayedRound, play_round
 from idiolect.errors import UserError
 from idiolect.participation.sampling import Plan, Uniform
 from idiolect.store.base import Store
@@ -37,6 +42,7 @@ class Simulation:
         dtype: torch.dtype = torch.float32,
         engine: EngineName | HereEngine | RayEngineChoice = "vectorised",
         store: Store | None = None,
+        round_steps: int | None = None,
     ) -> None:
         if not federation.train.sizes.all():
             empty = federation.names[int(federation.train.sizes.argmin())]
@@ -44,7 +50,8 @@ class Simulation:
         federation = federation.to(dtype)
         module = model.to(dtype) if isinstance(model, nn.Module) else seeded_module(model, seed, dtype)
         objective = Objective(module, federation.task, weight_decay)
-        self.method = method
+        self.method = method = observed(with_own_codec(method))
+        self._engine_choice = engine
         self.plan: Plan = plan or Uniform()
         population = Population(federation.train.sizes, self.plan.present(0, len(federation)))
         self.server: ServerState = method.server_init(
@@ -59,15 +66,16 @@ class Simulation:
             seed=seed,
             batch_size=batch_size,
             founding=self.server,
+            round_steps=round_steps,
         )
-        self.engine: Engine = build_engine(engine, setting)
+        self.engine: LocalEngine = build_engine(engine, setting)
 
     @property
     def federation(self) -> Federation:
         """The data."""
         return self.engine.setting.federation
 
-    def advance(self) -> RoundResult:
+    def advance(self) -> PlayedRound:
         """Play one round."""
         result = play_round(self.engine, self.plan, self.server, self.round)
         self.server = result.server
@@ -80,6 +88,38 @@ class Simulation:
             self.advance()
         return self
 
+    def newcomers(
+        self, federation: Federation, *, steps: int | None = None, round_number: int | None = None
+    ) -> "Simulation":
+        """Clients that were not there in training, after what the method has for them; this one stays.
+
+        `steps` replaces the local steps that they take, and `round_number` the round whose batches they see.
+        """
+        setting = self.engine.setting
+        method, server = self.method.newcomer(self.server)
+        exchanges = method.exchanges(server)
+        # Past rounds have the steps that they had, however long the newcomers train.
+        round_steps = max((setting.clock_steps(exchange) for exchange in exchanges), default=None)
+        if steps is not None and exchanges:
+            method = replace(method, local_steps=steps)  # type: ignore[type-var]
+        simulation = Simulation(
+            method,
+            setting.objective.module,
+            federation,
+            seed=setting.seed,
+            batch_size=setting.batches.batch_size,
+            weight_decay=setting.objective.weight_decay,
+            dtype=setting.objective.dtype,
+            engine=self._engine_choice,
+            round_steps=round_steps,
+        )
+        simulation.server = simulation.engine.setting.founding = server
+        simulation.round = self.round if round_number is None else round_number
+        cohort = simulation.plan.cohort(setting.seed, simulation.round, federation.train.sizes)
+        for exchange in simulation.method.exchanges(server):
+            simulation.engine.carry_out(exchange, server, cohort, simulation.round)
+        return simulation
+
     def clients(self, ids: Tensor | None = None) -> ClientState:
         """The stacked states of some clients, or of all."""
         return self.engine.setting.states(self._ids(ids))
@@ -87,8 +127,8 @@ class Simulation:
     def predictors(self, ids: Tensor | None = None) -> dict[PredictorKind, Predictor]:
         """The stacked models of some clients, or of all, by kind."""
 
-        def look(client: ClientState, site: Site) -> Any:
-            return self.method.predictors(self.server, client, site.client)
+        def look(client: ClientState, brief: Message, site: Site) -> Any:
+            return self.method.predictors(client, brief)
 
         return self._survey(look, self.federation.train, self._ids(ids))
 
@@ -96,27 +136,24 @@ class Simulation:
         """The models of one client, by kind."""
         return tree.row(self.predictors(torch.tensor([client])), 0)
 
-    def survey(self, look: Callable[[ClientState, Site], Any], part: Rows) -> Any:
-        """Apply a pure function to every client and its rows in one part of the data; stacked.
+    def survey(self, look: Look, part: Rows) -> Any:
+        """Look at every client, with its brief and its rows in one part of the data; the results are stacked.
 
         Rows are padded, with weight zero, to as many as another client has: results have no axis of rows.
         """
         return self._survey(look, part, self._ids(None))
 
-    def _survey(self, look: Callable[[ClientState, Site], Any], part: Rows, ids: Tensor) -> Any:
+    def _survey(self, look: Look, part: Rows, ids: Tensor) -> Any:
         """Look at clients as they predict: adapted to the server's latest model where the method says so."""
         if not self.method.adapts:
-            return self.engine.survey(look, part, ids, self.round)
+            return self.engine.survey(look, self.server, part, ids, self.round)
 
-        def adapt(client: ClientState, site: Site) -> ClientState:
-            return self.method.adapt(self.server, client, site)
+        def look_adapted(client: ClientState, brief: Message, site: Site) -> Any:
+            place = (ids == site.client_id).to(torch.int64).argmax()
+            return look(tree.row(adapted, place), brief, site)
 
-        def look_adapted(client: ClientState, site: Site) -> Any:
-            place = (ids == site.client).to(torch.int64).argmax()
-            return look(tree.row(adapted, place), site)
-
-        adapted = self.engine.survey(adapt, self.federation.train, ids, self.round)
-        return self.engine.survey(look_adapted, part, ids, self.round)
+        adapted = self.engine.survey(self.method.adapt, self.server, self.federation.train, ids, self.round)
+        return self.engine.survey(look_adapted, self.server, part, ids, self.round)
 
     def _ids(self, ids: Tensor | None) -> Tensor:
         return torch.arange(len(self.federation)) if ids is None else ids

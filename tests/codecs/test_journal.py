@@ -7,7 +7,7 @@ from idiolect.codecs import NAMES, by_name
 from idiolect.codecs.feedback import Broadcast, Channel
 from idiolect.codecs.journal import Journal, Missed
 from idiolect.core import rng, tree
-from idiolect.core.method import Population
+from idiolect.core.cohort import Population
 from idiolect.core.tree import Params
 from idiolect.errors import UserError
 

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from idiolect.core import tree
-from idiolect.core.averaging import Average
+from idiolect.core.averages import Average, Path
 from idiolect.core.schedule import Clock, InverseTime, round_total
-from idiolect.core.spread import Path
 from idiolect.core.tree import Params
 
 numbers = st.floats(-100, 100)

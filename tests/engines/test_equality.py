@@ -9,8 +9,9 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from idiolect.core import tree
+from idiolect.core.cohort import Cohort, Population
 from idiolect.core.hyper import STRICT
-from idiolect.core.method import Cohort, Method, Population
+from idiolect.core.method import Method
 from idiolect.core.task import Task
 from idiolect.data.federation import Federation, Rows
 from idiolect.engines import chunks

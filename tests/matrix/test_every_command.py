@@ -47,7 +47,7 @@ def run(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
     So does, up to its rounding to single precision, a codec that sends every entry.
     """
     finished = runs.of(kind)
-    assert finished.summary()["judged_by"] == kind.kinds[-1]
+    assert finished.summary()["judged_by"] == kind.judged_by
     assert not finished.summary()["diverged"]
     expected = finished.metrics()
     assert set(expected.client) == set(SITES)
@@ -109,7 +109,7 @@ def exported_outputs(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> 
     preprocessing = simulation.federation.preprocessing
     assert preprocessing is not None
     inputs = preprocessing.transform(table(["south"])).double().numpy()
-    predictor = simulation.predictor(SITES.index("south"))[kind.kinds[-1]]
+    predictor = simulation.predictor(SITES.index("south"))[kind.judged_by]
     return inputs, outputs(predictor, inputs)  # type: ignore[arg-type]
 
 
@@ -187,8 +187,8 @@ def personalize_with_steps(kind: type[Method], runs: Runs, codec: tuple[str, ...
     longer = personalized(kind, runs, codec, FEWER, "steps=7")
     assert np.isfinite(np.concatenate(list(longer.values()))).all()
     simulation = reported_simulation(runs.of(kind, *codec))
-    trains = simulation.method.newcomer(simulation.server) is not None
-    assert trains == any(longer[name] != usual[name] for name in usual)
+    method, server = simulation.method.newcomer(simulation.server)
+    assert bool(method.exchanges(server)) == any(longer[name] != usual[name] for name in usual)
 
 
 def show(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:

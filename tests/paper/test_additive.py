@@ -317,13 +317,9 @@ def test_additive_newcomer_trains_theta_alone(engine):
     problem = Softmax(participation=1.0)
     method = Additive(lr=0.2, personal_rate=0.1, local_steps=4)
     trained = problem.simulate(method, engine).play(3)
-    exchange = method.newcomer(trained.server)
-    fresh = problem.simulate(method, engine)
-    fresh.engine.setting.founding = trained.server
-    cohort = fresh.plan.cohort(problem.seed, 9, fresh.federation.train.sizes)
-    outcome = fresh.engine.run(exchange, trained.server, cohort, 9)
-    assert not vector(outcome.replies.delta).any()
+    fresh = trained.newcomers(problem.federation, round_number=9)
     w = vector(trained.server.w)
+    assert np.array_equal(vector(fresh.clients().w), np.tile(w, (problem.clients, 1)))
     theta = np.zeros((problem.clients, len(w)))
     for m in range(problem.clients):
         for k in range(4):

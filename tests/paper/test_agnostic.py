@@ -10,7 +10,7 @@ from torch import Tensor
 
 from idiolect.core import rng
 from idiolect.core.agnostic import drawn_by_share, drawn_uniformly
-from idiolect.core.method import Cohort
+from idiolect.core.cohort import Cohort
 from idiolect.methods.afl import AFL
 from idiolect.methods.agnostic_apfl import AgnosticAPFL
 from idiolect.methods.apfl import APFL

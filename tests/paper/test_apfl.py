@@ -251,8 +251,7 @@ def test_a8_the_projection_keeps_personalization_from_collapsing(
         model.weight.copy_(torch.tensor([-1.0, 0.0]))
     method = APFL(lr=0.3, local_steps=400, mixing=0.5, ball_radius=radius)
     run = Simulation(method, model, federation, batch_size=None, dtype=torch.float64, engine=engine)
-    cohort = Uniform().cohort(0, 0, federation.train.sizes)
-    run.engine.run(method.newcomer(run.server), run.server, cohort, 0)
+    run = run.newcomers(federation)
     personal = run.predictor(0)["personal"]
     assert isinstance(personal, dict)
     assert torch.allclose(run.clients().v["weight"][0], torch.tensor(v, dtype=torch.float64), atol=1e-9)
@@ -272,7 +271,7 @@ def test_a9_gradients_of_the_mixed_loss_are_finite_differences(mixture_of: str) 
     generator = torch.Generator().manual_seed(4)
     v = tree.map_tree(lambda p: p + torch.randn(p.shape, generator=generator, dtype=p.dtype), w)
     method = APFL(mixture_of=mixture_of)
-    v_gradient, alpha_gradient = method._mixed_gradients(objective, v, torch.tensor(0.3).double(), w, batch)
+    v_gradient, alpha_gradient = method.mixed_gradients(objective, v, torch.tensor(0.3).double(), w, batch)
 
     def loss(point: np.ndarray) -> float:
         local, alpha = tree.unflatten(torch.tensor(point[:-1]), v), torch.tensor(point[-1])
@@ -294,10 +293,7 @@ def test_a9_gradients_of_the_mixed_loss_are_finite_differences(mixture_of: str) 
 def test_a_newcomer_trains_its_own_model_against_the_frozen_shared_one(engine: EngineName) -> None:
     """Eq. 7 on noisy quadratics: v <- v - rate α ∇f(α v + (1 - α) ŵ) from v = ŵ."""
     run = on_quadratics(APFL(lr=0.2, local_steps=5, mixing=0.4), engine).play(3)
-    exchange = run.method.newcomer(run.server)
-    assert exchange is not None
     setting, ids = run.engine.setting, torch.tensor([2])
-    setting.store.put(ids, setting.arrivals(run.server, ids))
     rows = setting.batches.draw(ids, 7, torch.arange(5), int(setting.batches.batch_sizes[2]))
     shared = run.server.w["weight"].numpy()
     v = shared.copy()
@@ -305,9 +301,7 @@ def test_a_newcomer_trains_its_own_model_against_the_frozen_shared_one(engine: E
         x, y = run.federation.inputs[drawn].numpy(), run.federation.targets[drawn].numpy()
         mixed = 0.4 * v + 0.6 * shared
         v = v - 0.2 * 0.4 * (x * (x * mixed - y)).mean(0)
-    cohort = Uniform().cohort(0, 7, run.federation.train.sizes).select(ids)
-    run.engine.run(exchange, run.server, cohort, 7)
-    assert close(run.clients(ids).v["weight"][0], v)
+    assert close(run.newcomers(run.federation, round_number=7).clients(ids).v["weight"][0], v)
 
 
 def test_averaging_needs_a_fixed_weight() -> None:

@@ -181,9 +181,7 @@ def test_newcomers_fine_tune_the_shared_model(engine):
         MiniBatchSGD(lr=eta, local_steps=steps),
         LocalSGD(lr=eta, local_steps=steps),
     ):
-        server = problem.simulate(method, engine).play(3).server
-        fresh = problem.simulate(method, engine)
-        cohort = fresh.plan.cohort(problem.seed, 7, fresh.federation.train.sizes)
-        fresh.engine.run(method.newcomer(server), server, cohort, 7)
-        tuned = [sgd(problem, vector(server.w), i, 7, steps, eta) for i in range(problem.clients)]
+        trained = problem.simulate(method, engine).play(3)
+        fresh = trained.newcomers(problem.federation, round_number=7)
+        tuned = [sgd(problem, vector(trained.server.w), i, 7, steps, eta) for i in range(problem.clients)]
         assert close(vector(fresh.clients().w), np.array(tuned)), method.name

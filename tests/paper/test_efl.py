@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from idiolect.codecs import SparseTernary
 from idiolect.core import tree
+from idiolect.core.exchange import Site
 from idiolect.core.fisher import diagonal_fisher
-from idiolect.core.method import Site
 from idiolect.core.objective import Batch, Objective
 from idiolect.core.schedule import Clock
 from idiolect.core.task import Task

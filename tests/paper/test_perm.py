@@ -18,7 +18,6 @@ from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.local import Local
 from idiolect.methods.perm import PERM
 from idiolect.methods.perm_two_stage import PERMTwoStage
-from idiolect.participation.sampling import Uniform
 from idiolect.simulation import Simulation
 from idiolect.testing.checks import check_method
 from paper.problems import ENGINES, Softmax, close, identical_clients, on_quadratics, vector
@@ -435,19 +434,7 @@ def test_a_newcomer_mixes_the_models_of_clients_like_itself(method, engine):
     problem = Softmax(participation=1.0, batch_size=None)
     trained = problem.simulate(method, engine).play(12)
     newcomer = problem.federation.subset([3])  # with the rows of client 3
-    alone = Simulation(
-        method,
-        problem._module,
-        newcomer,
-        batch_size=None,
-        weight_decay=0.02,
-        dtype=torch.float64,
-        engine=engine,
-    )
-    alone.server = alone.engine.setting.founding = trained.server
-    cohort = Uniform().cohort(0, 0, newcomer.train.sizes)
-    alone.engine.run(method.newcomer(trained.server), trained.server, cohort, 12)
-    model = vector(alone.predictors()["personal"])[0]
+    model = vector(trained.newcomers(newcomer).predictors()["personal"])[0]
     G = vector(trained.server.gradients)
     z = np.append(((G[3] - G) ** 2).sum(1), 0.0)
     n = np.append(problem.sizes, problem.sizes[3]).astype(float)

@@ -59,11 +59,9 @@ def test_ditto_shares_fedavgs_model_bitwise_and_without_its_term_trains_alone(en
 @each_engine
 def test_ditto_newcomer_trains_near_the_shared_model(engine):
     problem, method = Softmax(participation=1.0), Ditto(lr=0.2, proximal=0.6, local_steps=3)
-    server = problem.simulate(method, engine).play(3).server
-    fresh = problem.simulate(method, engine)
-    cohort = fresh.plan.cohort(problem.seed, 7, fresh.federation.train.sizes)
-    fresh.engine.run(method.newcomer(server), server, cohort, 7)
-    w = vector(server.w)
+    trained = problem.simulate(method, engine).play(3)
+    fresh = trained.newcomers(problem.federation, round_number=7)
+    w = vector(trained.server.w)
     v = np.tile(w, (problem.clients, 1))
     for i in range(problem.clients):
         for k in range(3):

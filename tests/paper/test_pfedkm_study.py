@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from idiolect.core.clustering import adjusted_rand_index
-from idiolect.core.method import ClientState, Site
+from idiolect.core.exchange import ClientState, Message, Site
 from idiolect.data.synthetic import three_clusters
 from idiolect.methods.pfedkm import PFedKM
 from idiolect.models import build_model
@@ -18,8 +18,8 @@ def group_accuracy(groups: int, seed: int) -> tuple[float, float]:
     method = PFedKM(groups=groups, learning_rate=0.03)
     run = Simulation(method, lambda: build_model("linear", federation), federation, seed=seed).play(12)
 
-    def look(client: ClientState, site: Site) -> Tensor:
-        model = run.method.predictors(run.server, client, site.client)["group"]
+    def look(client: ClientState, brief: Message, site: Site) -> Tensor:
+        model = run.method.predictors(client, brief)["group"]
         right = site.objective.task.decide(site.objective.predict(model, site.all_rows.inputs))
         return ((right == site.all_rows.targets) * site.all_rows.weights).sum()
 

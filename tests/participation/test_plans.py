@@ -11,7 +11,8 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.method import Cohort, Method, Population
+from idiolect.core.cohort import Cohort, Population
+from idiolect.core.method import Method
 from idiolect.core.schedule import Constant
 from idiolect.errors import UserError
 from idiolect.methods.efl import EFL

@@ -8,8 +8,9 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from idiolect.core import tree
+from idiolect.core.cohort import Cohort
+from idiolect.core.exchange import Info, Site
 from idiolect.core.hyper import STRICT
-from idiolect.core.method import Cohort, Info, Site
 from idiolect.core.objective import Batch
 from idiolect.core.tree import Params
 from idiolect.engines import build

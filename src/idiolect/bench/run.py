@@ -22,7 +22,8 @@ from idiolect.bench.subjects import (
     subjects,
     uneven_steps,
 )
-from idiolect.core.method import Epochs, LocalWork, Method
+from idiolect.core.exchange import Epochs, LocalWork
+from idiolect.core.method import Method
 from idiolect.core.objective import Batch, Objective
 from idiolect.core.tree import Params
 from idiolect.data.federation import Federation

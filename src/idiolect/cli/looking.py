@@ -46,7 +46,7 @@ def methods(
     else:
         (card,) = cards
         typer.echo(f"{card['name']}: {card['summary']} {card['paper']}")
-        typer.echo(f"models: {', '.join(card['kinds'])}; judged by the last")
+        typer.echo(f"models: {', '.join(card['kinds'])}; judged by {card['judged_by']}")
         rows = [
             [p["name"], p["symbol"], str(p["default"]), p["paper"], p["description"]]
             for p in card["hyper_parameters"]
@@ -162,7 +162,8 @@ def _card(kind: Any) -> dict[str, Any]:
         "paper": kind.paper,
         "summary": (inspect.getdoc(kind) or "").splitlines()[0],
         "kinds": list(kind.kinds),
-        "personal": kind.kinds[-1] in ("personal", "group"),
+        "judged_by": kind.judged_by,
+        "personal": kind.judged_by in ("personal", "group"),
         "stateful": kind.stateful,
         "gradients_per_step": kind.gradients_per_step,
         "hyper_parameters": [

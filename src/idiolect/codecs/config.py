@@ -9,9 +9,9 @@ from idiolect.codecs.codec import Codec
 from idiolect.codecs.compressed import Compressed
 from idiolect.codecs.feedback import Channel
 from idiolect.codecs.registry import by_name
-from idiolect.codecs.trees import Scope
 from idiolect.core.hyper import STRICT
 from idiolect.core.method import Method
+from idiolect.core.transport import Scope
 from idiolect.errors import UserError
 
 _TAKEN_BY = {"keep": ("ternary", "topk"), "bits": ("stochastic",)}
@@ -38,6 +38,11 @@ class CodecConfig:
         self._refuse_idle_options()
         if self.up is None and self.down is None:
             return method
+        if method.own_codec() is not None:
+            raise UserError(
+                f"codec cannot be used with method={method.name}, which compresses by itself: set "
+                "method.keep (null: no compression), or leave out codec.up and codec.down"
+            )
         return Compressed(method, self._channel(self.up), self._channel(self.down))
 
     def _channel(self, name: str | None) -> Channel:
@@ -59,3 +64,12 @@ class CodecConfig:
                     f"codec.{option}={value:g} has no effect: it is an option of {' and '.join(takers)}, "
                     f"and codec.up={self.up}, codec.down={self.down}"
                 )
+
+
+def with_own_codec(method: Method) -> Method:
+    """The method through the codec that its paper has, or as it is if there is none."""
+    own = method.own_codec()
+    if own is None:
+        return method
+    channel = Channel(by_name(own.name, **own.options), own.scope)
+    return Compressed(method, channel, channel, own.predicts_with)

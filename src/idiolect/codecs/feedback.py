@@ -14,9 +14,10 @@ from torch import Tensor
 
 from idiolect.codecs.codec import Codec, require_compressible
 from idiolect.codecs.journal import Journal, Missed, fingerprint
-from idiolect.codecs.trees import Scope, decode_tree, write_tree
+from idiolect.codecs.trees import decode_tree, write_tree
 from idiolect.core import rng, tree
-from idiolect.core.method import Population, plain_bits
+from idiolect.core.cohort import Population
+from idiolect.core.transport import Scope, plain_bits
 from idiolect.core.tree import Params, Tree
 from idiolect.errors import UserError
 

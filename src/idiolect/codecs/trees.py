@@ -4,7 +4,7 @@ A tree holds at least one tensor: a part of a message that is empty is not sent.
 """
 
 from collections.abc import Iterable
-from typing import Literal, TypeVar, get_args
+from typing import TypeVar, get_args
 
 import numpy as np
 import torch
@@ -13,11 +13,11 @@ from torch import Tensor
 from idiolect.codecs.bits import BitReader, pack
 from idiolect.codecs.codec import Codec, Encoded
 from idiolect.core import rng
+from idiolect.core.transport import Scope
 from idiolect.core.tree import Tree, leaves, map_tree, repeat, row
 from idiolect.errors import UserError
 
 T = TypeVar("T")
-Scope = Literal["per_tensor", "flat"]
 
 
 def compress_tree_rows(

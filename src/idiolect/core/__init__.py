@@ -1,1 +1,76 @@
-"""The vocabulary in which methods are written: trees, keyed randomness, objectives, exchanges."""
+"""The vocabulary of a method: what its file needs, in one import line.
+
+>>> from idiolect.core import Batch, Cohort, Exchange, Method, Site, hyper, tree
+"""
+
+from idiolect.core import rng, tree
+from idiolect.core.autodiff import gradient
+from idiolect.core.cohort import Cohort, Population
+from idiolect.core.exchange import (
+    ClientState,
+    Epochs,
+    Exchange,
+    Info,
+    LocalWork,
+    Message,
+    ServerState,
+    Site,
+    Work,
+)
+from idiolect.core.hyper import STRICT, hyper
+from idiolect.core.method import Method, PredictorKind
+from idiolect.core.newcomer import FineTuning, Newcomer, Nothing, TrainedNewcomer
+from idiolect.core.objective import Batch, Mixture, Objective, Predictor
+from idiolect.core.observed import StepAverage
+from idiolect.core.optimizer import Optimizer
+from idiolect.core.parts import Parts, Patterns, last_layer
+from idiolect.core.projection import onto_ball, onto_simplex
+from idiolect.core.schedule import Clock, Constant, Schedule
+from idiolect.core.transport import OwnCodec, Scope, Transport
+from idiolect.core.tree import Params
+from idiolect.core.weighting import Weighting, reply_weights
+
+__all__ = [
+    "STRICT",
+    "Batch",
+    "ClientState",
+    "Clock",
+    "Cohort",
+    "Constant",
+    "Epochs",
+    "Exchange",
+    "FineTuning",
+    "Info",
+    "LocalWork",
+    "Message",
+    "Method",
+    "Mixture",
+    "Newcomer",
+    "Nothing",
+    "Objective",
+    "Optimizer",
+    "OwnCodec",
+    "Params",
+    "Parts",
+    "Patterns",
+    "Population",
+    "Predictor",
+    "PredictorKind",
+    "Schedule",
+    "Scope",
+    "ServerState",
+    "Site",
+    "StepAverage",
+    "TrainedNewcomer",
+    "Transport",
+    "Weighting",
+    "Work",
+    "gradient",
+    "hyper",
+    "last_layer",
+    "onto_ball",
+    "onto_simplex",
+    "reply_weights",
+    "rng",
+    "tree",
+]

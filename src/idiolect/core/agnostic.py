@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from idiolect.core import rng
-from idiolect.core.method import Cohort, Population
+from idiolect.core.cohort import Cohort, Population
 from idiolect.core.projection import onto_simplex
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from idiolect.core import rng, tree
-from idiolect.core.method import Site
+from idiolect.core.exchange import Site
 from idiolect.core.objective import Batch, Objective
 from idiolect.core.row_scores import sum_of_squared_scores
 from idiolect.core.tree import Params

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from idiolect.core import rng, tree
-from idiolect.core.gradient import gradient
+from idiolect.core.autodiff import gradient
 from idiolect.core.parts import require_names
 from idiolect.core.task import Task
 from idiolect.core.tree import Params

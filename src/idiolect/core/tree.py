@@ -64,6 +64,11 @@ def step(a: T, rate: Tensor | float, direction: T) -> T:
     return map_tree(lambda x, g: x - rate * g, a, direction)
 
 
+def advance(a: T, rate: Tensor | float, direction: T) -> T:
+    """a + rate * direction."""
+    return map_tree(lambda x, d: x + rate * d, a, direction)
+
+
 def add_multiple(a: T, factor: Tensor, b: T) -> T:
     """a + factor * b, in one pass over the parameters also where nothing is recorded."""
     return map_tree(lambda x, y: torch.addcmul(x, factor, y), a, b)

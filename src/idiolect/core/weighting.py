@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from idiolect.core.method import Cohort
+from idiolect.core.cohort import Cohort
 
 Weighting = Literal["uniform", "samples"]
 

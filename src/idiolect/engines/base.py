@@ -8,8 +8,11 @@ from torch import Tensor
 from torch.func import vmap
 
 from idiolect.core import rng, tree
-from idiolect.core.method import Bits, ClientState, Cohort, Exchange, Message, Method, ServerState, Site
+from idiolect.core.cohort import Cohort
+from idiolect.core.exchange import ClientState, Exchange, Message, ServerState, Site
+from idiolect.core.method import Method
 from idiolect.core.objective import Objective, refuse_unfit_model
+from idiolect.core.transport import Bits, Transport
 from idiolect.data.federation import Federation, Rows
 from idiolect.engines.batches import Batches
 from idiolect.engines.compiler.doubt import Doubt
@@ -41,7 +44,11 @@ class Outcome(NamedTuple):
 
 
 class Setting:
-    """What all engines are given: the objective, the data, the method, and where client states live."""
+    """What all engines are given: the objective, the data, the method, and where client states live.
+
+    `round_steps` are the local steps of a round on the clock of schedules, where they do not follow from the
+    clients that are here: for newcomers those of the run, at a silo those that the coordinator tells.
+    """
 
     def __init__(
         self,
@@ -53,6 +60,7 @@ class Setting:
         seed: int,
         batch_size: int | None,
         founding: ServerState,
+        round_steps: int | None = None,
     ) -> None:
         self.method = method
         self.objective = objective
@@ -62,8 +70,13 @@ class Setting:
         self.batches = Batches(federation, seed, batch_size, objective.dtype)
         two, halves = torch.arange(2) % len(federation.inputs), torch.full((2,), 0.5, dtype=objective.dtype)
         refuse_unfit_model(objective, self.batches.gather(two, halves))
+        self.round_steps = round_steps
         # The server before round 0: founding clients that were never asked still start from it.
         self.founding = founding
+
+    def transport(self, exchange: Exchange) -> Transport:
+        """How the messages of an exchange travel."""
+        return self.method.transport(exchange)
 
     def prepare(self, exchange: Exchange, server: ServerState, cohort: Cohort, round_number: int) -> Cohort:
         """Whom the exchange asks, with their local steps; inactive clients are as if never asked."""
@@ -87,6 +100,8 @@ class Setting:
 
     def clock_steps(self, exchange: Exchange) -> int:
         """The local steps of a round on the clock of schedules."""
+        if self.round_steps is not None:
+            return self.round_steps
         return 0 if exchange.local_steps == 0 else self.batches.longest(exchange.local_steps)
 
     def states(self, ids: Tensor) -> ClientState:
@@ -103,7 +118,7 @@ class Setting:
 
     def arrivals(self, server: ServerState, ids: Tensor) -> ClientState:
         """The stacked first states of clients that arrive while the server is in some state."""
-        return vmap(lambda number: self.method.client_init(server, number))(ids)
+        return vmap(lambda client_id: self.method.client_init(server, client_id))(ids)
 
     def client_key(self, ids: Tensor, round_number: int) -> Tensor:
         """Randomness of a client's own in a round."""
@@ -111,22 +126,25 @@ class Setting:
 
 
 class Engine(Protocol):
-    """The two things that a run asks of an engine."""
+    """What plays rounds: it carries out exchanges with clients, wherever they are."""
 
     setting: Setting
 
-    def run(self, exchange: Exchange, server: ServerState, cohort: Cohort, round_number: int) -> Outcome:
+    def carry_out(
+        self, exchange: Exchange, server: ServerState, cohort: Cohort, round_number: int
+    ) -> Outcome:
         """Carry out one exchange: update the client states, return what the server gets."""
         ...
 
-    def survey(
-        self,
-        look: Callable[[ClientState, Site], Any],
-        part: Rows,
-        ids: Tensor,
-        round_number: int,
-    ) -> Any:
-        """Apply a pure function to clients; `site.rows` are their rows in one part of the data. Stacked."""
+
+Look = Callable[[ClientState, Message, Site], Any]  # at a client, with its brief; a pure function
+
+
+class LocalEngine(Engine, Protocol):
+    """An engine in this process, which can also look at every client."""
+
+    def survey(self, look: Look, server: ServerState, part: Rows, ids: Tensor, round_number: int) -> Any:
+        """Look at clients; `site.rows` are their rows in one part of the data. The results are stacked."""
         ...
 
 

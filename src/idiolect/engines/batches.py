@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from idiolect.core import rng
-from idiolect.core.method import Epochs
+from idiolect.core.exchange import Epochs
 from idiolect.core.objective import Batch
 from idiolect.data.federation import Federation, Rows
 

@@ -6,7 +6,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from idiolect.core.hyper import STRICT
-from idiolect.engines.base import Engine, Setting
+from idiolect.engines.base import LocalEngine, Setting
 from idiolect.engines.compiler.passes import PASSES
 from idiolect.engines.sequential import Sequential
 from idiolect.engines.vectorised import Vectorised
@@ -41,7 +41,7 @@ ENGINES: dict[str, type[HereEngine | RayEngineChoice]] = {
 }
 
 
-def build_engine(choice: EngineName | HereEngine | RayEngineChoice, setting: Setting) -> Engine:
+def build_engine(choice: EngineName | HereEngine | RayEngineChoice, setting: Setting) -> LocalEngine:
     """The chosen engine."""
     if isinstance(choice, str):
         choice = RayEngineChoice() if choice == "ray" else HereEngine(choice)

@@ -14,7 +14,7 @@ from torch.func import vmap
 from torch.utils import _pytree as pytree
 
 from idiolect.core import rng, tree
-from idiolect.core.method import ClientState, Exchange, Message, Site
+from idiolect.core.exchange import ClientState, Exchange, Message, Site
 from idiolect.core.objective import Batch, Objective
 from idiolect.core.schedule import Clock
 from idiolect.engines.base import Setting
@@ -29,7 +29,7 @@ CHECKED_ONE_IN = 128  # of the times that some steps of a chunk are replayed: on
 class Seat(NamedTuple):
     """The part of a site that differs from client to client, stacked."""
 
-    client: Tensor
+    client_id: Tensor
     size: Tensor
     steps: Tensor
     key: Tensor
@@ -38,12 +38,12 @@ class Seat(NamedTuple):
     @property
     def is_alone(self) -> bool:
         """Whether this is one client, without an axis of clients."""
-        return self.client.ndim == 0
+        return self.client_id.ndim == 0
 
     def site(self, objective: Objective, clock: Clock) -> Site:
         """Where the client half of a method runs."""
         rows = self.rows if isinstance(self.rows, Batch) else None
-        return Site(objective, self.client, self.size, self.steps, self.key, clock, rows)
+        return Site(objective, self.client_id, self.size, self.steps, self.key, clock, rows)
 
 
 class Chunk(NamedTuple):
@@ -112,7 +112,7 @@ class LocalWork:
     def _some_steps(self, chunk: Chunk, work: Any, steps: range, rows: Tensor) -> Any:
         """Steps of one stack."""
         batches, per_step = self.setting.batches, chunk.exchange.batches_per_step
-        weights = batches.weights(chunk.seat.client, rows.shape[-1])
+        weights = batches.weights(chunk.seat.client_id, rows.shape[-1])
         changing, work_structure = pytree.tree_flatten(work)
         fixed, fixed_structure = pytree.tree_flatten(
             (chunk.client, chunk.down, chunk.seat, chunk.clock.round)
@@ -136,7 +136,7 @@ class LocalWork:
 
     def _checked_step(self, chunk: Chunk, steps: range) -> int | None:
         """Now and then, by a key of the run, a step is compared with the plain one once more."""
-        first_client = chunk.seat.client.reshape(-1)[0]
+        first_client = chunk.seat.client_id.reshape(-1)[0]
         key = rng.key(self.setting.seed, "check", first_client, int(chunk.clock.round), steps.start)
         return (
             steps[int(rng.below(rng.fold(key, 1), len(steps)))]

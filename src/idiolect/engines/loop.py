@@ -1,4 +1,4 @@
-"""A round, for every engine: newcomers are admitted, then each exchange asks, works and is absorbed."""
+"""A round, for every engine: arrivals are admitted, then each exchange asks, works and is absorbed."""
 
 import logging
 from typing import NamedTuple
@@ -6,7 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from idiolect.core.method import Bits, Info, ServerState
+from idiolect.core.exchange import Info, ServerState
+from idiolect.core.transport import Bits
 from idiolect.engines.base import Engine
 from idiolect.engines.compiler.doubt import Doubt
 from idiolect.participation.sampling import Plan, in_order
@@ -14,7 +15,7 @@ from idiolect.participation.sampling import Plan, in_order
 logger = logging.getLogger("idiolect")
 
 
-class RoundResult(NamedTuple):
+class PlayedRound(NamedTuple):
     """The server after a round, the diagnostics, and the bits that each client moved."""
 
     server: ServerState
@@ -26,17 +27,17 @@ class RoundResult(NamedTuple):
     doubts: tuple[Doubt, ...] = ()  # rewritten steps that were found to differ from the plain ones
 
 
-def play_round(engine: Engine, plan: Plan, server: ServerState, round_number: int) -> RoundResult:
+def play_round(engine: Engine, plan: Plan, server: ServerState, round_number: int) -> PlayedRound:
     """One round: the plan says who takes part, the method which exchanges there are."""
     setting = engine.setting
     sizes = setting.federation.train.sizes
     cohort = in_order(plan.cohort(setting.seed, round_number, sizes), len(sizes))
-    admit_newcomers(engine, plan, server, round_number)
+    admit_arrivals(engine, plan, server, round_number)
     info: Info = {}
     doubts: tuple[Doubt, ...] = ()
     down, up = _Ledger(sizes), _Ledger(sizes)
     for exchange in setting.method.exchanges(server):
-        outcome = engine.run(exchange, server, cohort, round_number)
+        outcome = engine.carry_out(exchange, server, cohort, round_number)
         doubts += outcome.doubts
         down.add(outcome.asked, outcome.traffic.down)
         up.add(outcome.asked, outcome.traffic.up)
@@ -46,7 +47,7 @@ def play_round(engine: Engine, plan: Plan, server: ServerState, round_number: in
     for doubt in doubts:
         logger.warning("%s; the run goes on with plain steps", doubt.sentence)
     server = setting.method.end_round(server)
-    return RoundResult(server, info, down.total, up.total, down.parts, up.parts, doubts)
+    return PlayedRound(server, info, down.total, up.total, down.parts, up.parts, doubts)
 
 
 class _Ledger:
@@ -62,7 +63,7 @@ class _Ledger:
             self.total.index_add_(0, asked, bits)
 
 
-def admit_newcomers(engine: Engine, plan: Plan, server: ServerState, round_number: int) -> None:
+def admit_arrivals(engine: Engine, plan: Plan, server: ServerState, round_number: int) -> None:
     """Give clients that arrive in this round their first state, from the server as it is now.
 
     Founding clients need none: theirs follows from the server before the first round.

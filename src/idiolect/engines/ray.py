@@ -8,16 +8,18 @@ pure function of states, messages and keys, so nothing shows that it was done tw
 
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.method import Bits, ClientState, Cohort, Exchange, Message, ServerState, Site
+from idiolect.core.cohort import Cohort
+from idiolect.core.exchange import ClientState, Exchange, Message, ServerState
+from idiolect.core.transport import Bits
 from idiolect.data.federation import Rows
-from idiolect.engines.base import Outcome, Setting, Traffic
+from idiolect.engines.base import Look, Outcome, Setting, Traffic
 from idiolect.engines.compiler.doubt import Doubt
 from idiolect.engines.compiler.passes import PASSES
 from idiolect.engines.partial import partial_view
@@ -42,7 +44,7 @@ class Part(NamedTuple):
     doubts: tuple[Doubt, ...]
 
 
-class Request(NamedTuple):
+class Assignment(NamedTuple):
     """What one worker is asked to do."""
 
     exchange: Exchange
@@ -62,11 +64,11 @@ class Worker:
         """Take over clients that have a state already."""
         self.engine.setting.store.put(ids, states)
 
-    def run(self, request: Request) -> Part:
+    def carry_out(self, assignment: Assignment) -> Part:
         """Carry out an exchange with those clients of its cohort that are in this block."""
-        exchange, reference, cohort, weights, round_number = request
+        exchange, reference, cohort, weights, round_number = assignment
         server = _ray().get(reference)
-        outcome = self.engine.carry_out(exchange, server, cohort, weights, round_number)
+        outcome = self.engine.carry_out_prepared(exchange, server, cohort, weights, round_number)
         states = self.engine.setting.states(cohort.ids)
         return Part(outcome.replies, outcome.traffic.down, outcome.traffic.up, states, outcome.doubts)
 
@@ -85,18 +87,18 @@ class Block:
         """Where the block's clients are in a cohort."""
         return ((cohort.ids >= self.clients.start) & (cohort.ids < self.clients.stop)).nonzero()[:, 0]
 
-    def ask(self, request: Request) -> Any:
-        """Send a request to the actor, and first the states that only the driver has; gives a future."""
+    def ask(self, assignment: Assignment) -> Any:
+        """Send an assignment to the actor, and first the states that only the driver has; gives a future."""
         if self._actor is None:
             # Spread over the nodes, so that a lost one takes few blocks with it.
             remote = _ray().remote(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD")(Worker)
             block = _setting_of_block(self._setting, self.clients)
             self._actor = remote.remote(block, self._way, self._passes)
-        store, ids = self._setting.store, request.cohort.ids
+        store, ids = self._setting.store, assignment.cohort.ids
         new = ids[store.known(ids) & ~self._held[ids]]
         if len(new):  # after a loss or a resumption, and for clients that have just arrived
             self._actor.restore.remote(new, store.get(new))
-        return self._actor.run.remote(request)
+        return self._actor.carry_out.remote(assignment)
 
     def answered(self, ids: Tensor) -> None:
         """The actor has the states of these clients now."""
@@ -127,7 +129,9 @@ class RayEngine:
         ranges = [range(int(piece[0]), int(piece[-1]) + 1) for piece in pieces]
         self.blocks = [Block(clients, setting, self._local.way, passes) for clients in ranges]
 
-    def run(self, exchange: Exchange, server: ServerState, cohort: Cohort, round_number: int) -> Outcome:
+    def carry_out(
+        self, exchange: Exchange, server: ServerState, cohort: Cohort, round_number: int
+    ) -> Outcome:
         """Carry out one exchange on all blocks at once."""
         cohort = self.setting.prepare(exchange, server, cohort, round_number)
         arrived = cohort.select(cohort.replied)
@@ -135,14 +139,14 @@ class RayEngine:
         traffic, replies = Traffic(len(cohort)), []
         doubts: tuple[Doubt, ...] = ()
         shared = _ray().put(server)
-        requests = []
+        assignments = []
         for block in self.blocks:
             if len(places := block.places(cohort)):
                 part = cohort.select(places)
                 ranks = torch.searchsorted(arrived.ids, part.ids[part.replied])
                 share = None if weights is None else weights[ranks]
-                requests.append((block, places, Request(exchange, shared, part, share, round_number)))
-        for places, result in _collect(requests):
+                assignments.append((block, places, Assignment(exchange, shared, part, share, round_number)))
+        for places, result in _collect(assignments):
             self.setting.store.put(cohort.ids[places], result.states)
             traffic.record(traffic.down, places, result.down)
             traffic.record(traffic.up, places, result.up)
@@ -151,24 +155,22 @@ class RayEngine:
                 replies.append(result.replies)
         return Outcome(_joined(replies, weights), arrived, traffic, cohort.ids, doubts)
 
-    def survey(
-        self, look: Callable[[ClientState, Site], Any], part: Rows, ids: Tensor, round_number: int
-    ) -> Any:
-        """Apply a pure function to every client, on the driver; the results are stacked."""
-        return self._local.survey(look, part, ids, round_number)
+    def survey(self, look: Look, server: ServerState, part: Rows, ids: Tensor, round_number: int) -> Any:
+        """Look at every client, on the driver; the results are stacked."""
+        return self._local.survey(look, server, part, ids, round_number)
 
 
-def _collect(requests: list[tuple[Block, Tensor, Request]]) -> list[tuple[Tensor, Part]]:
+def _collect(assignments: list[tuple[Block, Tensor, Assignment]]) -> list[tuple[Tensor, Part]]:
     """The results of all blocks in their order; a block whose worker is lost gets another one."""
     ray = _ray()
     lost = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ray.exceptions.NodeDiedError)
-    pending = [block.ask(request) for block, _, request in requests]
+    pending = [block.ask(assignment) for block, _, assignment in assignments]
     results = []
-    for future, (block, places, request) in zip(pending, requests, strict=True):
+    for future, (block, places, assignment) in zip(pending, assignments, strict=True):
         for attempt in range(1, MOST_ATTEMPTS + 1):
             try:
                 results.append((places, ray.get(future)))
-                block.answered(request.cohort.ids)
+                block.answered(assignment.cohort.ids)
                 break
             except lost:
                 if attempt == MOST_ATTEMPTS:
@@ -177,10 +179,10 @@ def _collect(requests: list[tuple[Block, Tensor, Request]]) -> list[tuple[Tensor
                     "the worker of clients %d to %d is lost; its part of round %d is repeated elsewhere",
                     block.clients.start,
                     block.clients.stop - 1,
-                    request.round_number,
+                    assignment.round_number,
                 )
                 block.lost()
-                future = block.ask(request)
+                future = block.ask(assignment)
     return results
 
 

@@ -7,13 +7,14 @@ import torch
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.method import ClientState, Cohort, Exchange, Message, ServerState, Site
+from idiolect.core.cohort import Cohort
+from idiolect.core.exchange import ClientState, Exchange, Message, ServerState, Site
 from idiolect.core.schedule import Clock
 from idiolect.data.federation import Rows
-from idiolect.engines.base import Outcome, Setting, Traffic, combine
+from idiolect.engines.base import Look, Outcome, Setting, Traffic, combine
 
 
-class Task(NamedTuple):
+class Assignment(NamedTuple):
     """The local work of one client: all that `Sequential.work` needs besides the setting."""
 
     exchange: Exchange
@@ -29,28 +30,31 @@ class Sequential:
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
 
-    def run(self, exchange: Exchange, server: ServerState, cohort: Cohort, round_number: int) -> Outcome:
+    def carry_out(
+        self, exchange: Exchange, server: ServerState, cohort: Cohort, round_number: int
+    ) -> Outcome:
         """Carry out one exchange."""
+        transport = self.setting.transport(exchange)
         cohort = self.setting.prepare(exchange, server, cohort, round_number)
         traffic = Traffic(len(cohort))
         uploads = []
         for place in torch.arange(len(cohort))[:, None]:
             one = cohort.select(place)
             down = exchange.down(server, one.ids)
-            traffic.record(traffic.down, place, exchange.down_bits(server, down, one.ids))
+            traffic.record(traffic.down, place, transport.down_bits(server, down, one.ids))
             own_down = tree.row(down, 0) if exchange.personal_down else down
             client = tree.row(self.setting.states(one.ids), 0)
-            client, up = self.work(Task(exchange, own_down, client, one, round_number))
+            client, up = self.work(Assignment(exchange, own_down, client, one, round_number))
             self.setting.store.put(one.ids, tree.stack([client]))
             if one.replied:
-                traffic.record(traffic.up, place, exchange.up_bits(tree.stack([up]), one.ids))
+                traffic.record(traffic.up, place, transport.up_bits(tree.stack([up]), one.ids))
                 uploads.append(up)
         arrived = cohort.select(cohort.replied)
         return Outcome(combine(exchange, server, uploads, arrived), arrived, traffic, cohort.ids)
 
-    def work(self, task: Task) -> tuple[ClientState, Message]:
+    def work(self, assignment: Assignment) -> tuple[ClientState, Message]:
         """The local work of one client: its new state and its upload."""
-        exchange, down, client, one, round_number = task
+        exchange, down, client, one, round_number = assignment
         batches = self.setting.batches
         site = self._site(exchange, one, round_number)
         calls = torch.arange(int(one.steps) * exchange.batches_per_step)
@@ -66,24 +70,27 @@ class Sequential:
             )
         return exchange.finish(work, client, down, site(int(one.steps)))
 
-    def survey(
-        self, look: Callable[[ClientState, Site], Any], part: Rows, ids: Tensor, round_number: int
-    ) -> Any:
-        """Apply a pure function to every client; the results are stacked."""
+    def survey(self, look: Look, server: ServerState, part: Rows, ids: Tensor, round_number: int) -> Any:
+        """Look at every client; the results are stacked."""
         results = []
-        for number in ids:
-            client = tree.row(self.setting.states(number[None]), 0)
-            site = Site(
-                objective=self.setting.objective,
-                client=number,
-                size=self.setting.federation.train.sizes[number],
-                steps=torch.tensor(0),
-                key=self.setting.client_key(number, round_number),
-                clock=Clock(torch.tensor(round_number), torch.tensor(0), 0),
-                rows=tree.row(self.setting.batches.all_rows(part, number[None]), 0),
-            )
-            results.append(look(client, site))
+        for client_id in ids:
+            client = tree.row(self.setting.states(client_id[None]), 0)
+            brief = self.setting.method.brief(server, client_id[None])
+            own_brief = tree.row(brief, 0) if self.setting.method.personal_brief else brief
+            results.append(look(client, own_brief, self.site_of_rows(client_id, part, round_number)))
         return tree.stack(results)
+
+    def site_of_rows(self, client_id: Tensor, part: Rows, round_number: int) -> Site:
+        """Where a client is looked at with its rows in one part of the data."""
+        return Site(
+            objective=self.setting.objective,
+            client_id=client_id,
+            size=self.setting.federation.train.sizes[client_id],
+            steps=torch.tensor(0),
+            key=self.setting.client_key(client_id, round_number),
+            clock=Clock(torch.tensor(round_number), torch.tensor(0), 0),
+            rows=tree.row(self.setting.batches.all_rows(part, client_id[None]), 0),
+        )
 
     def _site(self, exchange: Exchange, one: Cohort, round_number: int) -> Callable[[int], Site]:
         setting, train = self.setting, self.setting.federation.train
@@ -94,7 +101,7 @@ class Sequential:
         def at(step: int) -> Site:
             return Site(
                 objective=setting.objective,
-                client=one.ids[0],
+                client_id=one.ids[0],
                 size=train.sizes[one.ids[0]],
                 steps=one.steps[0],
                 key=setting.client_key(one.ids[0], round_number),

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from idiolect.core import tree
-from idiolect.core.method import ClientState, Cohort, Exchange, Message, ServerState, Site
+from idiolect.core.cohort import Cohort
+from idiolect.core.exchange import ClientState, Exchange, Message, ServerState
 from idiolect.core.objective import Batch, Objective
 from idiolect.core.schedule import Clock
 from idiolect.data.federation import Rows
-from idiolect.engines.base import Outcome, Setting, Traffic
+from idiolect.engines.base import Look, Outcome, Setting, Traffic
 from idiolect.engines.chunks import padded, padded_width, parameter_bytes, similar_size, similar_work, stages
 from idiolect.engines.compiler.compiler import Compiler
 from idiolect.engines.compiler.passes import PASSES
@@ -58,14 +59,16 @@ class Vectorised:
         """Whether no step had to be computed as it is written, though it was to be recorded."""
         return self._compiler is None or self._compiler.records_all_steps
 
-    def run(self, exchange: Exchange, server: ServerState, cohort: Cohort, round_number: int) -> Outcome:
+    def carry_out(
+        self, exchange: Exchange, server: ServerState, cohort: Cohort, round_number: int
+    ) -> Outcome:
         """Carry out one exchange."""
         cohort = self.setting.prepare(exchange, server, cohort, round_number)
         arrived = cohort.select(cohort.replied)
         weights = exchange.weights(server, arrived) if len(arrived) else None
-        return self.carry_out(exchange, server, cohort, weights, round_number)
+        return self.carry_out_prepared(exchange, server, cohort, weights, round_number)
 
-    def carry_out(
+    def carry_out_prepared(
         self,
         exchange: Exchange,
         server: ServerState,
@@ -75,6 +78,7 @@ class Vectorised:
     ) -> Outcome:
         """The exchange with a cohort that is prepared already; `weights` are those of its replies."""
         traffic, replies = Traffic(len(cohort)), _Replies(weights)
+        transport = self.setting.transport(exchange)
         arrived = cohort.select(cohort.replied)
         doubts_before = self._doubts()
 
@@ -87,33 +91,34 @@ class Vectorised:
         for (places, part, down, chunk), client, up in self._each(work, groups):
             client, up = self._stack_of(len(part), (client, up), alone=chunk.seat.is_alone)
             self.setting.store.put(part.ids, client)
-            traffic.record(traffic.down, places, exchange.down_bits(server, down, part.ids))
+            traffic.record(traffic.down, places, transport.down_bits(server, down, part.ids))
             if not part.replied.any():
                 continue
             up = up if part.replied.all() else tree.select(up, part.replied)
             ids = part.ids[part.replied]
-            traffic.record(traffic.up, places[part.replied], exchange.up_bits(up, ids))
+            traffic.record(traffic.up, places[part.replied], transport.up_bits(up, ids))
             replies.add(up, torch.searchsorted(arrived.ids, ids))
         doubts = self._doubts()[len(doubts_before) :]
         return Outcome(replies.total(), arrived, traffic, cohort.ids, doubts)
 
-    def survey(
-        self, look: Callable[[ClientState, Site], Any], part: Rows, ids: Tensor, round_number: int
-    ) -> Any:
-        """Apply a pure function to every client; the results are stacked."""
+    def survey(self, look: Look, server: ServerState, part: Rows, ids: Tensor, round_number: int) -> Any:
+        """Look at every client; the results are stacked."""
+        method = self.setting.method
         clock = Clock(torch.tensor(round_number), torch.tensor(0), 0)
         chunks = list(similar_size(part.sizes[ids], self.way.clients, self._row_bytes))
 
-        def seen(objective: Objective, place: tuple[ClientState, Seat]) -> Any:
-            def one(client: ClientState, seat: Seat) -> Any:
-                return look(client, seat.site(objective, clock))
+        def seen(objective: Objective, place: tuple[ClientState, Message, Seat]) -> Any:
+            def one(client: ClientState, brief: Message, seat: Seat) -> Any:
+                return look(client, brief, seat.site(objective, clock))
 
-            alone = place[1].is_alone
-            return self._stack_of(None, over_clients(one, (0, 0), alone=alone)(*place), alone=alone)
+            alone, axis = place[2].is_alone, 0 if method.personal_brief else None
+            return self._stack_of(None, over_clients(one, (0, axis, 0), alone=alone)(*place), alone=alone)
 
-        def fetched(places: Tensor) -> tuple[ClientState, Seat]:
+        def fetched(places: Tensor) -> tuple[ClientState, Message, Seat]:
+            brief = method.brief(server, ids[places])
             seat = self._seat(ids[places], torch.zeros_like(places), round_number, part)
-            return self._as_one(self.setting.states(ids[places]), seat)
+            client, seat = self._as_one(self.setting.states(ids[places]), seat)
+            return client, tree.row(brief, 0) if method.personal_brief and seat.is_alone else brief, seat
 
         results = list(self._each(seen, map(fetched, chunks)))
         return _in_order(tree.concatenate(results), torch.cat(chunks))
@@ -189,7 +194,7 @@ class Vectorised:
 
     def _as_one(self, client: ClientState, seat: Seat) -> tuple[ClientState, Seat]:
         """The only client of a stack without its axis: a stack of one would go through slower operations."""
-        if len(seat.client) > 1:
+        if len(seat.client_id) > 1:
             return client, seat
         client, seat = tree.row((client, seat), 0)
         if isinstance(seat.rows, Batch):

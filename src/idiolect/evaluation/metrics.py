@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from idiolect.core.method import ClientState, Site
+from idiolect.core.exchange import ClientState, Message, Site
 from idiolect.core.objective import Batch
 from idiolect.core.task import Task
 from idiolect.data.federation import Federation, Rows
@@ -86,8 +86,8 @@ def evaluate(simulation: Simulation) -> pd.DataFrame:
 def _evaluate_part(simulation: Simulation, part: Part, rows: Rows) -> pd.DataFrame:
     task, names = simulation.federation.task, simulation.federation.names
 
-    def look(client: ClientState, site: Site) -> dict[str, dict[str, Tensor]]:
-        predictors = simulation.method.predictors(simulation.server, client, site.client)
+    def look(client: ClientState, brief: Message, site: Site) -> dict[str, dict[str, Tensor]]:
+        predictors = simulation.method.predictors(client, brief)
         return {
             kind: row_metrics(task, site.objective.predict(predictor, site.all_rows.inputs), site.all_rows)
             for kind, predictor in predictors.items()

@@ -8,9 +8,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from idiolect.core import tree
-from idiolect.core.method import Cohort
-from idiolect.core.tree import Params
+from idiolect.core import Cohort, Params, tree
 
 ReplyWeighting = Literal["unbiased", "literal", "normalised"]
 
@@ -54,6 +52,11 @@ class Elastic(NamedTuple):
         zero = Terms(tree.zeros_like(params), tree.zeros_like(params))
         table = tree.map_tree(lambda leaf: leaf.new_zeros(clients, *leaf.shape), zero)
         return cls(zero, torch.zeros(clients, dtype=torch.bool), table if keeps_table else ())
+
+    @property
+    def largest(self) -> Tensor:
+        """max U."""
+        return torch.stack([leaf.max() for leaf in tree.leaves(self.sums.u)]).max()
 
     def reported(self, terms: Terms, cohort: Cohort, *, stale: bool) -> "Elastic":
         """With the terms of this round's reporters instead of all others, or, if stale, of their old ones."""

@@ -14,11 +14,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import tree
-from idiolect.core.hyper import STRICT, hyper
+from idiolect.core import STRICT, Params, hyper, tree
 from idiolect.core.mixing_weights import automatic_regulariser, optimal_weights, projected_weights
 from idiolect.core.submodel import Chain, Ratio, client_ratios, restrict
-from idiolect.core.tree import Params
 from idiolect.methods._mixing_matrix import MixingMatrix
 
 AT_ONCE = 2**19  # entries of a matrix that are worked on together: small enough to stay in the cache

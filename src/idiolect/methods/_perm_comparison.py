@@ -7,14 +7,22 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.func import vmap
 
-from idiolect.core import rng, tree
-from idiolect.core.hyper import STRICT
-from idiolect.core.method import Bits, ClientState, Cohort, Exchange, Info, Site, plain_bits
-from idiolect.core.objective import Batch
-from idiolect.core.projection import onto_ball
-from idiolect.core.schedule import Clock, Schedule
-from idiolect.core.submodel import Chain, average_of_holders, client_ratios, held_bits
-from idiolect.core.tree import Params
+from idiolect.core import (
+    STRICT,
+    Batch,
+    ClientState,
+    Clock,
+    Cohort,
+    Exchange,
+    Info,
+    Params,
+    Schedule,
+    Site,
+    onto_ball,
+    rng,
+    tree,
+)
+from idiolect.core.submodel import Chain, average_of_holders, client_ratios
 from idiolect.methods._mixing import Comparison, ModelSizes, WeightRule, mixing_matrix
 from idiolect.methods._mixing_matrix import MixingMatrix
 from idiolect.methods._perm_server import Server, follow
@@ -68,7 +76,7 @@ class GradientExchange(Exchange):
         if self.model_sizes is None:
             return gradient
         chain = Chain.of(gradient)
-        ratio = client_ratios(self.model_sizes.capacities, site.client)
+        ratio = client_ratios(self.model_sizes.capacities, site.client_id)
         return chain.restrict(gradient, chain.first_units(ratio))
 
     def finish(self, work: Params, client: ClientState, down: Down, site: Site) -> tuple[ClientState, Up]:
@@ -88,13 +96,11 @@ class GradientExchange(Exchange):
         server = server._replace(w=self._next_global(server, replies.g, cohort))
         return follow(server, heard & torch.tensor(self.personal), self.model_sizes), info
 
-    def down_bits(self, server: Server, down: Down, ids: Tensor) -> Bits:
-        """Only what each client can hold."""
-        return self._bits(down, down.w, ids)
-
-    def up_bits(self, uploads: Up, ids: Tensor) -> Bits:
-        """Only what each client can hold."""
-        return self._bits(uploads, uploads.g, ids)
+    def held_parts(self, message: Down | Up, ids: Tensor) -> dict[str, Tensor]:
+        """What each client can hold."""
+        if self.model_sizes is None:
+            return {}
+        return dict.fromkeys(message._fields, client_ratios(self.model_sizes.capacities, ids))
 
     def _next_global(self, server: Server, gradients: Params, cohort: Cohort) -> Params:
         if self.global_rate is None:
@@ -123,13 +129,6 @@ class GradientExchange(Exchange):
     def _units(self, chain: Chain, ids: Tensor) -> tuple[Tensor, ...]:
         assert self.model_sizes is not None
         return chain.first_units(client_ratios(self.model_sizes.capacities, ids))
-
-    def _bits(self, message: Down | Up, values: Params, ids: Tensor) -> Bits:
-        bits = plain_bits(message, len(ids), stacked=True)
-        if self.model_sizes:
-            ratios = client_ratios(self.model_sizes.capacities, ids)
-            bits = dict.fromkeys(bits, held_bits(tree.row(values, 0), ratios))
-        return bits
 
 
 def _diagnostics(mixing: MixingMatrix, clients: int, change: Tensor) -> Info:

@@ -13,13 +13,20 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import tree
-from idiolect.core.hyper import STRICT
-from idiolect.core.method import ClientState, Cohort, Exchange, Info, LocalWork, Site
+from idiolect.core import (
+    STRICT,
+    Batch,
+    LocalWork,
+    Method,
+    Params,
+    Predictor,
+    PredictorKind,
+    Schedule,
+    Site,
+    TrainedNewcomer,
+    tree,
+)
 from idiolect.core.mixing_weights import optimal_weights
-from idiolect.core.objective import Batch
-from idiolect.core.schedule import Schedule
-from idiolect.core.tree import Params
 from idiolect.methods._mixing import Comparison, WeightRule, squared_distance
 from idiolect.methods._perm_server import Server
 
@@ -35,8 +42,16 @@ class Down(NamedTuple):
     regulariser: Tensor
 
 
-class Empty(NamedTuple):
-    """A message without content."""
+class Brief(NamedTuple):
+    """To the newcomer, to predict with: the global model."""
+
+    w: Params
+
+
+class Client(NamedTuple):
+    """The newcomer's own model."""
+
+    v: Params
 
 
 class Work(NamedTuple):
@@ -47,14 +62,19 @@ class Work(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Newcomer(Exchange):
+class PERMNewcomer(TrainedNewcomer):
     """Mix the personal models of clients with similar gradients, then train on one's own rows."""
 
     sees_all_rows: ClassVar[bool] = True
 
+    method: Method
     learning_rate: Schedule
     local_steps: LocalWork
     weight_rule: WeightRule
+
+    def client_init(self, server: Server, client_id: Tensor) -> Client:
+        """The global model, until it has looked at the others'."""
+        return Client(server.w)
 
     def down(self, server: Server, ids: Tensor) -> Down:
         """What is known of everybody who has sent a gradient."""
@@ -64,7 +84,7 @@ class Newcomer(Exchange):
         gradients, v = tree.select(server.gradients, known), tree.select(server.v, known)
         return Down(server.w, server.compared_at, gradients, v, server.sizes[known], regulariser)
 
-    def begin(self, client: ClientState, down: Down, site: Site) -> Work:
+    def begin(self, client: Client, down: Down, site: Site) -> Work:
         """The mix of the others' models."""
         gradient = site.objective.gradient(down.compared_at, site.all_rows)
         own = tree.flatten(gradient, like=down.gradients).to(torch.float64)
@@ -78,17 +98,20 @@ class Newcomer(Exchange):
         share = weights[0].to(tree.scalar_of(down.w).dtype)
         return Work(tree.add(tree.scale(down.w, share), helpers), share / weights.max().to(share.dtype))
 
-    def step(
-        self, work: Work, client: ClientState, down: Down, batches: tuple[Batch, ...], site: Site
-    ) -> Work:
+    def step(self, work: Work, client: Client, down: Down, batches: tuple[Batch, ...], site: Site) -> Work:
         """v <- v - η (α_self / max α) ∇f(v; ξ)."""
         rate = site.rate(self.learning_rate) * work.factor
         return work._replace(v=tree.step(work.v, rate, site.objective.gradient(work.v, batches[0])))
 
-    def finish(self, work: Work, client: ClientState, down: Down, site: Site) -> tuple[ClientState, Empty]:
-        """Keep the model; nothing is sent."""
-        return client._replace(v=work.v), Empty()
+    def keep(self, work: Work, client: Client, down: Down, site: Site) -> Client:
+        """The model."""
+        return Client(work.v)
 
-    def absorb(self, server: Server, replies: Empty, cohort: Cohort) -> tuple[Server, Info]:
-        """The server learns nothing from a newcomer."""
-        return server, {}
+    def brief(self, server: Server, ids: Tensor) -> Brief:
+        """w."""
+        return Brief(server.w)
+
+    def predictors(self, client: Client, brief: Brief) -> dict[PredictorKind, Predictor]:
+        """The global model, of which a newcomer has no copy of its own, and v."""
+        predictors: dict[PredictorKind, Predictor] = dict.fromkeys(self.kinds, brief.w)
+        return predictors | {"personal": client.v}

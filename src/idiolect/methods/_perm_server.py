@@ -6,11 +6,8 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from idiolect.core import tree
-from idiolect.core.method import Population
-from idiolect.core.projection import onto_ball
+from idiolect.core import Params, Population, onto_ball, tree
 from idiolect.core.submodel import Chain
-from idiolect.core.tree import Params
 from idiolect.methods._mixing import ModelSizes
 from idiolect.methods._mixing_matrix import MixingMatrix
 from idiolect.methods._shuffling import Route
@@ -41,6 +38,13 @@ class Server(NamedTuple):
     def key(self) -> Tensor:
         """The server's randomness."""
         return self.route.key
+
+
+class Brief(NamedTuple):
+    """To client i, to predict with: the global model and v_i."""
+
+    w: Params
+    v: Params
 
 
 def start(

@@ -7,13 +7,20 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.func import vmap
 
-from idiolect.core import tree
-from idiolect.core.hyper import STRICT
-from idiolect.core.method import Bits, ClientState, Cohort, Exchange, Info, LocalWork, Site, plain_bits
-from idiolect.core.objective import Batch
-from idiolect.core.schedule import Schedule
-from idiolect.core.submodel import Chain, fit, held_bits
-from idiolect.core.tree import Params
+from idiolect.core import (
+    STRICT,
+    Batch,
+    ClientState,
+    Cohort,
+    Exchange,
+    Info,
+    LocalWork,
+    Params,
+    Schedule,
+    Site,
+    tree,
+)
+from idiolect.core.submodel import Chain, fit
 from idiolect.methods._mixing import ModelSizes
 from idiolect.methods._perm_server import Server
 from idiolect.methods._shuffling import NOBODY
@@ -93,13 +100,9 @@ class Visit(Exchange):
         }
         return server._replace(v=v, route=server.route.back_from(cohort.ids)), info
 
-    def down_bits(self, server: Server, down: Down, ids: Tensor) -> Bits:
-        """Only what travels of the model."""
-        return sub_model_bits(down, ids)
-
-    def up_bits(self, uploads: Up, ids: Tensor) -> Bits:
-        """Only what travels of the model."""
-        return sub_model_bits(uploads, ids)
+    def held_parts(self, message: Down | Up, ids: Tensor) -> dict[str, Tensor]:
+        """What travels of the model."""
+        return {"v": message.ratio} if isinstance(message.ratio, Tensor) else {}
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -137,21 +140,9 @@ class GradientVisit(Exchange):
         )
         return server._replace(final_gradient=total, route=server.route.back_from(cohort.ids)), {}
 
-    def down_bits(self, server: Server, down: Down, ids: Tensor) -> Bits:
-        """Only what travels of the model."""
-        return sub_model_bits(down, ids)
-
-    def up_bits(self, uploads: Up, ids: Tensor) -> Bits:
-        """Only what travels of the gradient."""
-        return sub_model_bits(uploads, ids)
-
-
-def sub_model_bits(message: Down | Up, ids: Tensor) -> Bits:
-    """The size of each message, of which only the sub-model travels."""
-    bits = plain_bits(message, len(ids), stacked=True)
-    if isinstance(message.ratio, Tensor):
-        bits["v"] = held_bits(tree.row(message.v, 0), message.ratio)
-    return bits
+    def held_parts(self, message: Down | Up, ids: Tensor) -> dict[str, Tensor]:
+        """What travels of the gradient."""
+        return {"v": message.ratio} if isinstance(message.ratio, Tensor) else {}
 
 
 def _sent(server: Server, models: Tensor, ids: Tensor, factor: Tensor, sizes: ModelSizes | None) -> Down:

@@ -8,17 +8,26 @@ For methods whose server has a model `w`, a counter `round` and a `key`, and who
 
 from typing import Any, ClassVar, NamedTuple
 
-import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.func import vmap
 
-from idiolect.core import rng, tree
-from idiolect.core.hyper import STRICT
-from idiolect.core.method import Bits, Cohort, Exchange, Info, LocalWork, Site, plain_bits
-from idiolect.core.objective import Batch
-from idiolect.core.schedule import Schedule
+from idiolect.core import (
+    STRICT,
+    Batch,
+    Cohort,
+    Exchange,
+    Info,
+    LocalWork,
+    Params,
+    Schedule,
+    Site,
+    Weighting,
+    reply_weights,
+    rng,
+    tree,
+)
 from idiolect.core.submodel import (
     Chain,
     Ratio,
@@ -26,10 +35,7 @@ from idiolect.core.submodel import (
     Units,
     average_of_holders,
     client_ratios,
-    held_bits,
 )
-from idiolect.core.tree import Params
-from idiolect.core.weighting import Weighting, reply_weights
 
 
 class Down(NamedTuple):
@@ -100,21 +106,9 @@ class SubmodelTraining(Exchange):
             w=average_of_holders(replies.w, Chain.of(server.w), units, weights, server.w)
         ), {}
 
-    def down_bits(self, server: Any, down: Down, ids: Tensor) -> Bits:
-        """The values that the client holds, and one bit for each hidden unit."""
-        if self.whole:
-            return plain_bits(down, len(ids), stacked=True)
-        named = sum(Chain.of(server.w).hidden)
-        return self._held(server.w, ids) | {"units": torch.full_like(ids, named)}
-
-    def up_bits(self, uploads: Up, ids: Tensor) -> Bits:
-        """The values that the client holds."""
-        return self._held(tree.row(uploads.w, 0), ids)
-
-    def _held(self, params: Params, ids: Tensor) -> Bits:
-        if self.whole:
-            return {"w": torch.full_like(ids, tree.count_bits(params))}
-        return {"w": held_bits(params, client_ratios(self.capacities, ids))}
+    def held_parts(self, message: Down | Up, ids: Tensor) -> dict[str, Tensor]:
+        """What each client holds."""
+        return {} if self.whole else {"w": client_ratios(self.capacities, ids)}
 
     def _units(self, server: Any, ids: Tensor) -> Units:
         """The kept units of some clients in this round, stacked: a pure function of the server's state."""

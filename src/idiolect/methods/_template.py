@@ -15,13 +15,24 @@ from typing import ClassVar, NamedTuple
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import tree
-from idiolect.core.hyper import STRICT, hyper
-from idiolect.core.method import Cohort, Exchange, Info, LocalWork, Method, Population, PredictorKind, Site
-from idiolect.core.objective import Batch, Predictor
-from idiolect.core.schedule import Schedule
-from idiolect.core.tree import Params
-from idiolect.core.weighting import reply_weights
+from idiolect.core import (
+    STRICT,
+    Batch,
+    Cohort,
+    Exchange,
+    Info,
+    LocalWork,
+    Method,
+    Params,
+    Population,
+    Predictor,
+    PredictorKind,
+    Schedule,
+    Site,
+    hyper,
+    reply_weights,
+    tree,
+)
 
 
 # What the server remembers from round to round: only what the next round needs.
@@ -57,7 +68,8 @@ class Template(Method, Exchange):
 
     name: ClassVar[str] = "template"
     paper: ClassVar[str] = "<authors year>"
-    kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized")  # the last is what it is judged by
+    kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized")
+    judged_by: ClassVar[PredictorKind] = "localized"
     relative_to: ClassVar[dict[str, str]] = {"w": "w"}  # uploads that are changed copies of downlinks
 
     # Names spelled out, the paper's symbol and values beside them.
@@ -70,7 +82,7 @@ class Template(Method, Exchange):
         """<w^0.>"""
         return Server(params)
 
-    def client_init(self, server: Server, client: Tensor) -> Client:
+    def client_init(self, server: Server, client_id: Tensor) -> Client:
         """<A client's state when it arrives.>"""
         return Client(server.w)
 
@@ -103,6 +115,10 @@ class Template(Method, Exchange):
         """<w <- mean of the w_i.> The second value is diagnostics for the log."""
         return Server(replies.w), {}
 
-    def predictors(self, server: Server, client: Client, number: Tensor) -> dict[PredictorKind, Predictor]:
+    def brief(self, server: Server, ids: Tensor) -> Down:
+        """w."""
+        return Down(server.w)
+
+    def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
         """Every model that the client can predict with, by kind, in the order of `kinds`."""
-        return {"global": server.w, "localized": client.w}
+        return {"global": brief.w, "localized": client.w}

@@ -15,48 +15,55 @@ the client. Output options (2.6), T steps in all, t = 0 .. T-1:
     III  local_average:  (1/T) Σ_t (w_t^m + θ_t^m)
 
 In a step that a client does not take, its w_m and θ_m stand still; III counts only steps that it takes. The θ
-of a client that arrives later is averaged over the steps since its arrival.
+of a client that arrives later is averaged over the steps since its arrival. A newcomer trains θ alone, with w
+as the run left it.
 """
 
-import dataclasses
 import math
 import warnings
+from collections.abc import Callable
+from dataclasses import replace
 from typing import ClassVar, Literal, NamedTuple, Self
 
-import torch
 from pydantic import model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import tree
-from idiolect.core.averaging import Average
-from idiolect.core.hyper import STRICT, hyper
-from idiolect.core.method import Cohort, Exchange, Info, LocalWork, Method, Population, PredictorKind, Site
-from idiolect.core.objective import Batch, Predictor
-from idiolect.core.schedule import Clock, Constant, Schedule
-from idiolect.core.spread import Path
-from idiolect.core.tree import Params
-from idiolect.core.weighting import Weighting, reply_weights
+from idiolect.core import (
+    STRICT,
+    Batch,
+    Clock,
+    Cohort,
+    Constant,
+    Exchange,
+    Info,
+    LocalWork,
+    Method,
+    Params,
+    Population,
+    Predictor,
+    PredictorKind,
+    Schedule,
+    Site,
+    StepAverage,
+    Weighting,
+    hyper,
+    reply_weights,
+    tree,
+)
 
 
 class Server(NamedTuple):
-    """The shared part w; Σ_t w̄_t and the round for option II."""
+    """The shared part w."""
 
     w: Params
-    average: Average | tuple[()]
-    round: Tensor | tuple[()]
 
 
 class Client(NamedTuple):
-    """The personal part θ_m, the last local copy w_m; Σ_t θ_t^m (II) or Σ_t w_t^m + θ_t^m (III).
-
-    For option II also the round in which the client arrived.
-    """
+    """The personal part θ_m, and the last local copy w_m."""
 
     theta: Params
     w: Params
-    average: Average | tuple[()]
-    arrival: Tensor | tuple[()]
 
 
 class Down(NamedTuple):
@@ -66,21 +73,16 @@ class Down(NamedTuple):
 
 
 class Up(NamedTuple):
-    """From each client: how far its copy of w moved (and, only when asked, Σ_k w_m^k; its whole path)."""
+    """From each client: how far its copy of w moved."""
 
     delta: Params
-    average: Average | tuple[()]
-    path: Path | tuple[()]
 
 
 class Work(NamedTuple):
-    """Changes with every local step: the sum v = w_m + θ_m, and w_m where v does not tell its moves."""
+    """Changes with every local step: the sum v = w_m + θ_m, and w_m."""
 
     v: Params
-    w: Params | tuple[()]
-    own_average: Average | tuple[()]
-    shared_average: Average | tuple[()]
-    path: Path | tuple[()]
+    w: Params
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -91,6 +93,7 @@ class Additive(Method, Exchange):
     aliases: ClassVar[tuple[str, ...]] = ("additive-local-sgd", "personalized-local-sgd")
     paper: ClassVar[str] = "additive personalised Local SGD"
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized", "personal")
+    judged_by: ClassVar[PredictorKind] = "personal"
     stateful: ClassVar[bool] = True
     changes_of: ClassVar[dict[str, str]] = {"delta": "w"}
 
@@ -133,30 +136,13 @@ class Additive(Method, Exchange):
         alpha = personal / shared if shared > 0 else math.inf
         return self.outer_step if self.allow_unstable else min(self.outer_step, 2 + alpha)
 
-    @property
-    def _shared_part(self) -> float | None:
-        """η_w / (η_w + η_θ) = 1 / (1 + α), the part of v's moves that is w_m's, if it is always the same."""
-        shared, personal = self.learning_rate, self._personal_rate
-        if shared == personal:
-            return 0.5
-        if isinstance(shared, Constant) and isinstance(personal, Constant):
-            return shared.initial / (shared.initial + personal.initial)
-        return None
-
-    @property
-    def _follows_w(self) -> bool:
-        """Whether w_m is needed in every step; one update less saves a pass over the parameters."""
-        return self._shared_part is None or self.output != "last" or self.log_consensus_error
-
     def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
         """w^0."""
-        average = self._empty_average(params)
-        return Server(params, average, torch.tensor(0) if isinstance(average, Average) else ())
+        return Server(params)
 
-    def client_init(self, server: Server, client: Tensor) -> Client:
+    def client_init(self, server: Server, client_id: Tensor) -> Client:
         """θ_m = 0."""
-        average = () if self.output == "last" else Average.empty(server.w)
-        return Client(tree.zeros_like(server.w), server.w, average, server.round)
+        return Client(tree.zeros_like(server.w), server.w)
 
     def down(self, server: Server, ids: Tensor) -> Down:
         """w."""
@@ -164,46 +150,17 @@ class Additive(Method, Exchange):
 
     def begin(self, client: Client, down: Down, site: Site) -> Work:
         """w_m <- w; θ_m as it was."""
-        own = client.average
-        if isinstance(own, Average) and isinstance(client.arrival, Tensor):
-            here = torch.as_tensor(site.clock.time) - client.arrival * site.clock.local_steps
-            own = own.caught_up(client.theta, here)  # it stood still meanwhile
-        path = Path.empty(down.w, site.clock.local_steps) if self.log_consensus_error else ()
-        w = down.w if self._follows_w else ()
-        return Work(tree.add(down.w, client.theta), w, own, self._empty_average(down.w), path)
+        return Work(tree.add(down.w, client.theta), down.w)
 
     def step(self, work: Work, client: Client, down: Down, batches: tuple[Batch, ...], site: Site) -> Work:
         """C1: both parts move along the one gradient at their sum, and so does the sum."""
         gradient = site.objective.gradient(work.v, batches[0])
         rate, own_rate = site.rate(self.learning_rate), site.rate(self._personal_rate)
-        v = tree.step(work.v, rate + own_rate, gradient)
-        if not isinstance(work.w, dict):
-            return work._replace(v=v)
-        own, shared, path = work.own_average, work.shared_average, work.path
-        if isinstance(own, Average):
-            own = own.plus(work.v if self.output == "local_average" else tree.subtract(work.v, work.w), 1)
-        if isinstance(shared, Average):
-            shared = shared.plus(work.w, 1)
-        if isinstance(path, Path):
-            path = path.at(site.clock.step, tree.subtract(work.w, down.w))
-        return Work(v, tree.step(work.w, rate, gradient), own, shared, path)
+        return Work(tree.step(work.v, rate + own_rate, gradient), tree.step(work.w, rate, gradient))
 
     def finish(self, work: Work, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
         """C2: keep θ_m and w_m, which make v; send w_m - w."""
-        if not isinstance(work.w, dict):
-            assert self._shared_part is not None
-            moved = tree.subtract(work.v, tree.add(down.w, client.theta))
-            delta = tree.scale(moved, self._shared_part)
-            theta = tree.step(client.theta, self._shared_part - 1, moved)
-            return Client(theta, tree.subtract(work.v, theta), (), client.arrival), Up(delta, (), ())
-        delta = tree.subtract(work.w, down.w)
-        shared, path = work.shared_average, work.path
-        if isinstance(shared, Average):
-            shared = shared.caught_up(work.w, torch.tensor(site.clock.local_steps))
-        if isinstance(path, Path):
-            path = path.stopped(site.steps, delta)
-        theta = tree.subtract(work.v, work.w)
-        return Client(theta, work.w, work.own_average, client.arrival), Up(delta, shared, path)
+        return Client(tree.subtract(work.v, work.w), work.w), Up(tree.subtract(work.w, down.w))
 
     def weights(self, server: Server, cohort: Cohort) -> Tensor:
         """Uniform in the paper."""
@@ -211,43 +168,47 @@ class Additive(Method, Exchange):
 
     def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
         """w <- w + β mean(w_m - w)."""
-        w = tree.step(server.w, -self._stable_outer_step, replies.delta)
-        average = server.average
-        if isinstance(average, Average):
-            average = tree.add(average, replies.average)
-        info = {"consensus_error": replies.path.spread()} if isinstance(replies.path, Path) else {}
-        return server._replace(w=w, average=average), info
+        return Server(tree.advance(server.w, self._stable_outer_step, replies.delta)), {}
 
-    def end_round(self, server: Server) -> Server:
-        """Count the round, for those who arrive later."""
-        return server._replace(round=server.round + 1) if isinstance(server.round, Tensor) else server
+    def brief(self, server: Server, ids: Tensor) -> Down:
+        """w."""
+        return Down(server.w)
 
-    def predictors(self, server: Server, client: Client, number: Tensor) -> dict[PredictorKind, Predictor]:
-        """w alone, the client's sum after its local steps, and the sum that the output option names."""
-        last = tree.add(server.w, client.theta)
-        personal = last
-        if self.output == "local_average":
-            assert isinstance(client.average, Average)
-            personal = client.average.mean(last)
-        elif isinstance(server.average, Average):
-            personal = tree.add(server.average.mean(server.w), self._mean_theta(server, client))
-        return {"global": server.w, "localized": tree.add(client.w, client.theta), "personal": personal}
+    def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
+        """w alone, the client's sum after its local steps, and the sum with the shared w."""
+        return {
+            "global": brief.w,
+            "localized": tree.add(client.w, client.theta),
+            "personal": tree.add(brief.w, client.theta),
+        }
 
-    def newcomer(self, server: Server) -> "Additive":
+    def step_average(self) -> StepAverage | None:
+        """Options II and III."""
+        match self.output:
+            case "last":
+                return None
+            case "average":
+                return StepAverage(
+                    own=lambda work: tree.subtract(work.v, work.w),
+                    still=lambda client: client.theta,
+                    shared=lambda work: work.w,
+                    model=lambda client, theta, w: tree.add(w, theta),
+                )
+            case "local_average":
+                return StepAverage(
+                    own=lambda work: work.v,
+                    still=lambda client: client.theta,
+                    model=lambda client, v, _: v,
+                    counts_absence=False,
+                )
+
+    def logged_path(self) -> Callable[[Work], Params] | None:
+        """w_m, for ξ_t = mean_m |w_t^m - w̄_t|²."""
+        return (lambda work: work.w) if self.log_consensus_error else None
+
+    def newcomer(self, server: Server) -> tuple["Additive", Server]:
         """θ only: the same steps with w frozen."""
-        return dataclasses.replace(
+        frozen = replace(
             self, learning_rate=Constant(0.0), personal_rate=self._personal_rate, log_consensus_error=False
         )
-
-    def _mean_theta(self, server: Server, client: Client) -> Params:
-        """The mean of θ_t over the steps since the client's arrival; since its last step θ stood still."""
-        assert isinstance(server.average, Average)
-        assert isinstance(server.round, Tensor)
-        assert isinstance(client.average, Average)
-        assert isinstance(client.arrival, Tensor)
-        part = 1 - client.arrival / server.round.clamp_min(1).to(server.average.weight.dtype)
-        here = torch.maximum(server.average.weight * part, client.average.weight)
-        return client.average.caught_up(client.theta, here).mean(client.theta)
-
-    def _empty_average(self, params: Params) -> Average | tuple[()]:
-        return Average.empty(params) if self.output == "average" else ()
+        return frozen, server

@@ -17,14 +17,25 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import tree
+from idiolect.core import (
+    STRICT,
+    Batch,
+    Clock,
+    Cohort,
+    Exchange,
+    Info,
+    Method,
+    Params,
+    Population,
+    Predictor,
+    PredictorKind,
+    Schedule,
+    Site,
+    hyper,
+    tree,
+)
 from idiolect.core.agnostic import ascend, initial_shares
-from idiolect.core.fine_tuning import FineTuning
-from idiolect.core.hyper import STRICT, hyper
-from idiolect.core.method import Cohort, Exchange, Info, Method, Population, PredictorKind, Site
-from idiolect.core.objective import Batch, Predictor
-from idiolect.core.schedule import Clock, Schedule
-from idiolect.core.tree import Params
+from idiolect.core.newcomer import FineTuning
 
 
 class Server(NamedTuple):
@@ -61,6 +72,7 @@ class AFL(Method, Exchange):
     name: ClassVar[str] = "afl"
     paper: ClassVar[str] = "Mohri, Sivek, Suresh 2019"
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized")
+    judged_by: ClassVar[PredictorKind] = "localized"
     relative_to: ClassVar[dict[str, str]] = {"w": "w"}
 
     learning_rate: Schedule = hyper(0.1, "step size of w", symbol="γ_w", alias="lr")
@@ -71,7 +83,7 @@ class AFL(Method, Exchange):
         """w^0, q^0."""
         return Server(params, initial_shares(population), torch.tensor(0))
 
-    def client_init(self, server: Server, client: Tensor) -> Client:
+    def client_init(self, server: Server, client_id: Tensor) -> Client:
         """The shared model is the first local copy."""
         return Client(server.w)
 
@@ -107,10 +119,14 @@ class AFL(Method, Exchange):
         """The clock of the shares' step size."""
         return server._replace(round=server.round + 1)
 
-    def predictors(self, server: Server, client: Client, number: Tensor) -> dict[PredictorKind, Predictor]:
-        """The shared model, and the client's last copy of it."""
-        return {"global": server.w, "localized": client.w}
+    def brief(self, server: Server, ids: Tensor) -> Down:
+        """w."""
+        return Down(server.w)
 
-    def newcomer(self, server: Server) -> FineTuning:
+    def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
+        """The shared model, and the client's last copy of it."""
+        return {"global": brief.w, "localized": client.w}
+
+    def newcomer(self, server: Server) -> tuple[FineTuning, Server]:
         """Local steps from the shared model."""
-        return FineTuning(self.learning_rate, self.local_steps)
+        return FineTuning(self, self.learning_rate, self.local_steps), server

@@ -15,14 +15,23 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import tree
-from idiolect.core.hyper import STRICT, hyper
-from idiolect.core.method import Cohort, Exchange, Info, Method, Population, PredictorKind, Site
-from idiolect.core.objective import Batch, Predictor
-from idiolect.core.schedule import Schedule
-from idiolect.core.tree import Params
+from idiolect.core import (
+    STRICT,
+    Batch,
+    Cohort,
+    Exchange,
+    Info,
+    Method,
+    Params,
+    Population,
+    Predictor,
+    PredictorKind,
+    Schedule,
+    Site,
+    hyper,
+    tree,
+)
 from idiolect.methods import apfl
-from idiolect.methods._apfl_newcomer import Newcomer
 from idiolect.methods.apfl import APFL, Client
 from idiolect.methods.drfa import DRFA, Down, DRFALosses, Server, Up
 
@@ -30,7 +39,7 @@ from idiolect.methods.drfa import DRFA, Down, DRFALosses, Server, Up
 class Work(NamedTuple):
     """Changes with every local step: APFL's v_i, α_i and w_i, and DRFA's u_i."""
 
-    mixture: apfl.Work
+    mixture: apfl.Client
     snapshot: Params
 
 
@@ -41,6 +50,7 @@ class AgnosticAPFL(Method, Exchange):
     name: ClassVar[str] = "agnostic-apfl"
     paper: ClassVar[str] = "Deng, Kamani, Mahdavi 2020, appendix C"
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized", "personal")
+    judged_by: ClassVar[PredictorKind] = "personal"
     stateful: ClassVar[bool] = True
     gradients_per_step: ClassVar[int] = 2
     relative_to: ClassVar[dict[str, str]] = {"w": "w", "snapshot": "w"}
@@ -76,9 +86,9 @@ class AgnosticAPFL(Method, Exchange):
         """w^0, q^0."""
         return self.shared.server_init(params, population, key)
 
-    def client_init(self, server: Server, client: Tensor) -> Client:
+    def client_init(self, server: Server, client_id: Tensor) -> Client:
         """v_i^0 = w^0, α_i^0."""
-        return self.mixture.client_init(apfl.Server(server.w, ()), client)
+        return self.mixture.client_init(apfl.Server(server.w), client_id)
 
     def exchanges(self, server: Server) -> Sequence[Exchange]:
         """Training, then losses."""
@@ -94,16 +104,16 @@ class AgnosticAPFL(Method, Exchange):
 
     def begin(self, client: Client, down: Down, site: Site) -> Work:
         """w_i <- w; v and α as they were."""
-        return Work(self.mixture.begin(client, apfl.Down(down.w, ()), site), down.w)
+        return Work(self.mixture.begin(client, apfl.Down(down.w), site), down.w)
 
     def step(self, work: Work, client: Client, down: Down, batches: tuple[Batch, ...], site: Site) -> Work:
         """APFL's step, whose step of w_i is DRFA's; u_i follows w_i until t'."""
-        moved = self.mixture.step(work.mixture, client, apfl.Down(down.w, ()), batches, site)
+        moved = self.mixture.step(work.mixture, client, apfl.Down(down.w), batches, site)
         return Work(moved, tree.where(site.clock.step < down.snapshot_step, moved.w, work.snapshot))
 
     def finish(self, work: Work, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
         """Keep v, α and w_i; send w_i and u_i."""
-        kept, _ = self.mixture.finish(work.mixture, client, apfl.Down(down.w, ()), site)
+        kept, _ = self.mixture.finish(work.mixture, client, apfl.Down(down.w), site)
         return kept, Up(kept.w, work.snapshot)
 
     def weights(self, server: Server, cohort: Cohort) -> Tensor:
@@ -118,10 +128,14 @@ class AgnosticAPFL(Method, Exchange):
         """DRFA's clock."""
         return self.shared.end_round(server)
 
-    def predictors(self, server: Server, client: Client, number: Tensor) -> dict[PredictorKind, Predictor]:
-        """w, w_i and α v + (1 - α) w."""
-        return self.mixture.predictors(apfl.Server(server.w, ()), client, number)
+    def brief(self, server: Server, ids: Tensor) -> apfl.Down:
+        """w."""
+        return apfl.Down(server.w)
 
-    def newcomer(self, server: Server) -> Newcomer:
-        """APFL's eq. 7: train v against the frozen shared model."""
-        return Newcomer(self.mixture, self.local_steps)
+    def predictors(self, client: Client, brief: apfl.Down) -> dict[PredictorKind, Predictor]:
+        """w, w_i and α v + (1 - α) w."""
+        return self.mixture.predictors(client, brief)
+
+    def newcomer(self, server: Server) -> tuple[Method, apfl.Server]:
+        """As with APFL."""
+        return self.mixture.newcomer(apfl.Server(server.w))

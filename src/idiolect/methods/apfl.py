@@ -10,7 +10,8 @@ One local step on a batch ξ, everything at the old iterates (spec 1.5, C2):
     v  <- Π(v - rate α g_m)            since ∇_v f(αv + (1-α)w) = α ∇f(v̄)
     server:  w <- mean of the clients' w                                                     (S3)
 
-v_i and α_i never leave the client; a round costs the traffic of FedAvg.
+v_i and α_i never leave the client; a round costs the traffic of FedAvg. A newcomer (eq. 7, spec 1.6) trains v
+from v = ŵ, the run's shared model, which stays as it is:  v <- Π(v - rate ∇_v f(α v + (1 - α) ŵ; ξ)).
 """
 
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self
@@ -20,57 +21,57 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import tree
-from idiolect.core.averaging import Average
-from idiolect.core.gradient import gradient
-from idiolect.core.hyper import STRICT, hyper
-from idiolect.core.method import Cohort, Exchange, Info, LocalWork, Method, Population, PredictorKind, Site
-from idiolect.core.objective import Batch, Mixture, Objective, Predictor
-from idiolect.core.projection import onto_ball
-from idiolect.core.schedule import Schedule
-from idiolect.core.tree import Params
-from idiolect.core.weighting import Weighting, reply_weights
-from idiolect.methods._apfl_newcomer import Newcomer
+from idiolect.core import (
+    STRICT,
+    Batch,
+    Cohort,
+    Exchange,
+    Info,
+    LocalWork,
+    Method,
+    Mixture,
+    Objective,
+    Params,
+    Population,
+    Predictor,
+    PredictorKind,
+    Schedule,
+    Site,
+    StepAverage,
+    TrainedNewcomer,
+    Weighting,
+    gradient,
+    hyper,
+    onto_ball,
+    reply_weights,
+    tree,
+)
 
 
 class Server(NamedTuple):
-    """The shared model w; Σ_t p_t mean_j w_j^t for the theory average."""
+    """The shared model w."""
 
     w: Params
-    average: Average | tuple[()]
 
 
 class Client(NamedTuple):
-    """The local model v_i, its weight α_i, the last local copy of w; Σ_t p_t v_i^t."""
+    """The local model v_i, its weight α_i, and the last local copy of w; all change with every step."""
 
     v: Params
     alpha: Tensor
     w: Params
-    average: Average | tuple[()]
 
 
 class Down(NamedTuple):
-    """To every client: the shared model (and how much weight its theory average has by now)."""
+    """To every client: the shared model."""
 
     w: Params
-    weight: Tensor | tuple[()]
 
 
 class Up(NamedTuple):
-    """From each client: its copy of w after the local steps (and Σ_t p_t w_i^t of this round)."""
+    """From each client: its copy of w after the local steps."""
 
     w: Params
-    average: Average | tuple[()]
-
-
-class Work(NamedTuple):
-    """Changes with every local step."""
-
-    v: Params
-    alpha: Tensor
-    w: Params
-    v_average: Average | tuple[()]
-    w_average: Average | tuple[()]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -80,24 +81,20 @@ class APFL(Method, Exchange):
     name: ClassVar[str] = "apfl"
     paper: ClassVar[str] = "Deng, Kamani, Mahdavi 2020"
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized", "personal")
+    judged_by: ClassVar[PredictorKind] = "personal"
     stateful: ClassVar[bool] = True
     gradients_per_step: ClassVar[int] = 2
     relative_to: ClassVar[dict[str, str]] = {"w": "w"}
 
     learning_rate: Schedule = hyper(
-        {"name": "per_round", "initial": 0.1},
-        "step size of w and v",
-        symbol="η",
-        alias="lr",
+        {"name": "per_round", "initial": 0.1}, "step size of w and v", symbol="η", alias="lr",
         paper="0.1, 1 % decay",
-    )
+    )  # fmt: skip
     local_steps: LocalWork = hyper(10, "local steps in a round", symbol="τ", paper="10; 20; 1 epoch")
     mixing: Annotated[float, Field(ge=0, le=1)] | Literal["adaptive"] = hyper(
-        "adaptive",
-        "weight of the local model: a fixed number, or learned",
-        symbol="α",
+        "adaptive", "weight of the local model: a fixed number, or learned", symbol="α",
         paper="0.25, 0.5, 0.75, adaptive",
-    )
+    )  # fmt: skip
     initial_mixing: float = hyper(
         0.5, "first weight where it is learned", symbol="α⁰", paper="0.01; 0.5", ge=0, le=1
     )
@@ -119,11 +116,9 @@ class APFL(Method, Exchange):
     weighting: Weighting = hyper("uniform", "weights of the replies")
     ball_radius: float | None = hyper(None, "keep w and v each in a ball of this radius", symbol="W", gt=0)
     average_offset: float | None = hyper(
-        None,
-        "evaluate the theory's average over all steps, p_t = (t + offset)²; needs fixed mixing",
-        symbol="a",
-        ge=0,
-    )
+        None, "evaluate the theory's average over all steps, p_t = (t + offset)²; needs fixed mixing",
+        symbol="a", ge=0,
+    )  # fmt: skip
 
     @model_validator(mode="after")
     def _average_needs_fixed_mixing(self) -> Self:
@@ -133,43 +128,38 @@ class APFL(Method, Exchange):
 
     def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
         """w^0."""
-        return Server(params, self._empty_average(params))
+        return Server(params)
 
-    def client_init(self, server: Server, client: Tensor) -> Client:
+    def client_init(self, server: Server, client_id: Tensor) -> Client:
         """v_i^0 = w^0, α_i^0."""
         start = self.initial_mixing if self.mixing == "adaptive" else self.mixing
-        alpha = torch.full_like(tree.scalar_of(server.w), start)
-        return Client(server.w, alpha, server.w, self._empty_average(server.w))
+        return Client(server.w, torch.full_like(tree.scalar_of(server.w), start), server.w)
 
     def down(self, server: Server, ids: Tensor) -> Down:
         """w."""
-        return Down(server.w, server.average.weight if isinstance(server.average, Average) else ())
+        return Down(server.w)
 
-    def begin(self, client: Client, down: Down, site: Site) -> Work:
+    def begin(self, client: Client, down: Down, site: Site) -> Client:
         """C1: w <- the shared model; v and α as they were."""
-        v_average = client.average
-        if isinstance(v_average, Average) and isinstance(down.weight, Tensor):
-            v_average = v_average.caught_up(client.v, down.weight)  # v stood still since its last round
-        return Work(client.v, client.alpha, down.w, v_average, self._empty_average(down.w))
+        return client._replace(w=down.w)
 
-    def step(self, work: Work, client: Client, down: Down, batches: tuple[Batch, ...], site: Site) -> Work:
+    def step(
+        self, work: Client, client: Client, down: Down, batches: tuple[Batch, ...], site: Site
+    ) -> Client:
         """C2."""
         batch, rate, objective = batches[0], site.rate(self.learning_rate), site.objective
         w = onto_ball(tree.step(work.w, rate, objective.gradient(work.w, batch)), self.ball_radius)
-        mix_w = w if self.order == "shared_first" else work.w
-        v_gradient, alpha_gradient = self._mixed_gradients(objective, work.v, work.alpha, mix_w, batch)
+        mixed_with = w if self.order == "shared_first" else work.w
+        v_gradient, alpha_gradient = self.mixed_gradients(objective, work.v, work.alpha, mixed_with, batch)
         v = onto_ball(tree.step(work.v, rate, v_gradient), self.ball_radius)
-        v_average, w_average = work.v_average, work.w_average
-        if self.average_offset is not None:
-            assert isinstance(v_average, Average)
-            assert isinstance(w_average, Average)
-            p = (site.clock.time + self.average_offset) ** 2
-            v_average, w_average = v_average.plus(work.v, p), w_average.plus(work.w, p)
-        return Work(v, self._next_alpha(work.alpha, alpha_gradient, site), w, v_average, w_average)
+        alpha = self.moved_alpha(work.alpha, alpha_gradient, site)
+        if self.mixing == "adaptive" and self.mixing_update == "round":
+            alpha = torch.where(torch.as_tensor(site.clock.step) == 0, alpha, work.alpha)
+        return Client(v, alpha, w)
 
-    def finish(self, work: Work, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
+    def finish(self, work: Client, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
         """C3: keep v, α and the local copy; send w."""
-        return Client(work.v, work.alpha, work.w, work.v_average), Up(work.w, work.w_average)
+        return work, Up(work.w)
 
     def weights(self, server: Server, cohort: Cohort) -> Tensor:
         """Uniform in the paper."""
@@ -177,29 +167,37 @@ class APFL(Method, Exchange):
 
     def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
         """S3: w <- the mean of the clients' w."""
-        average = server.average
-        if isinstance(average, Average):
-            average = tree.add(average, replies.average)
-        return Server(replies.w, average), {}
+        return Server(replies.w), {}
 
-    def predictors(self, server: Server, client: Client, number: Tensor) -> dict[PredictorKind, Predictor]:
+    def brief(self, server: Server, ids: Tensor) -> Down:
+        """w."""
+        return Down(server.w)
+
+    def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
         """The shared model, the local copy, and α v + (1 - α) w."""
-        w = server.w if self.mix_with == "global" else client.w
-        personal: Predictor
+        w = brief.w if self.mix_with == "global" else client.w
+        personal: Predictor = tree.interpolate(client.v, w, client.alpha)
         if self.mixture_of == "outputs":
             personal = Mixture((client.v, w), (client.alpha, 1 - client.alpha))
-        elif isinstance(client.average, Average) and isinstance(server.average, Average):
-            v_average = client.average.caught_up(client.v, server.average.weight)
-            personal = tree.interpolate(v_average.mean(client.v), server.average.mean(server.w), client.alpha)
-        else:
-            personal = tree.interpolate(client.v, w, client.alpha)
-        return {"global": server.w, "localized": client.w, "personal": personal}
+        return {"global": brief.w, "localized": client.w, "personal": personal}
 
-    def newcomer(self, server: Server) -> Newcomer:
-        """Eq. 7: train v against the frozen shared model."""
-        return Newcomer(self, self.local_steps)
+    def step_average(self) -> StepAverage | None:
+        """The theorem's v̂_i = Σ_t p_t (α v_i^t + (1 - α) mean_j w_j^t) / Σ_t p_t, p_t = (t + a)²."""
+        if (offset := self.average_offset) is None:
+            return None
+        return StepAverage(
+            own=lambda work: work.v,
+            still=lambda client: client.v,
+            shared=lambda work: work.w,
+            model=lambda client, v, w: tree.interpolate(v, w, client.alpha),
+            weight=lambda time: (time + offset) ** 2,
+        )
 
-    def _mixed_gradients(
+    def newcomer(self, server: Server) -> tuple["APFLNewcomer", Server]:
+        """Eq. 7."""
+        return APFLNewcomer(self, self.local_steps), server
+
+    def mixed_gradients(
         self, objective: Objective, v: Params, alpha: Tensor, w: Params, batch: Batch
     ) -> tuple[Params, Tensor]:
         """The gradients of the mixed model's loss in v and in α."""
@@ -214,18 +212,25 @@ class APFL(Method, Exchange):
 
         return gradient(mixed_loss, (v, alpha))
 
-    def _next_alpha(self, alpha: Tensor, gradient: Tensor, site: Site) -> Tensor:
-        """Eq. 6 in every step, or in the first of a round."""
-        moved = self._moved_alpha(alpha, gradient, site)
-        if self.mixing != "adaptive" or self.mixing_update == "step":
-            return moved
-        return torch.where(torch.as_tensor(site.clock.step) == 0, moved, alpha)
-
-    def _moved_alpha(self, alpha: Tensor, gradient: Tensor, site: Site) -> Tensor:
-        """Eq. 6, clipped to [0, 1]."""
+    def moved_alpha(self, alpha: Tensor, gradient: Tensor, site: Site) -> Tensor:
+        """Eq. 6, clipped to [0, 1], where the weight is learned."""
         if self.mixing != "adaptive":
             return alpha
         return (alpha - site.rate(self.mixing_rate or self.learning_rate) * gradient).clamp(0, 1)
 
-    def _empty_average(self, params: Params) -> Average | tuple[()]:
-        return () if self.average_offset is None else Average.empty(params)
+
+@dataclass(frozen=True, config=STRICT)
+class APFLNewcomer(TrainedNewcomer):
+    """Trains v against ŵ; α, where it is learned, in every step: in the first, v = ŵ, it would not move."""
+
+    method: APFL
+    local_steps: LocalWork
+
+    def step(
+        self, work: Client, client: Client, down: Down, batches: tuple[Batch, ...], site: Site
+    ) -> Client:
+        """Eq. 7."""
+        apfl = self.method
+        slopes = apfl.mixed_gradients(site.objective, work.v, work.alpha, down.w, batches[0])
+        v = onto_ball(tree.step(work.v, site.rate(apfl.learning_rate), slopes[0]), apfl.ball_radius)
+        return work._replace(v=v, alpha=apfl.moved_alpha(work.alpha, slopes[1], site))

@@ -2,7 +2,7 @@
 
 import difflib
 
-from idiolect.core.method import Method
+from idiolect.core import Method
 from idiolect.errors import UserError
 from idiolect.methods.additive import Additive
 from idiolect.methods.afl import AFL

@@ -1,4 +1,4 @@
-"""Ditto (Li et al. 2021): a personal model that stays near the shared one.
+"""Ditto (Li et al. 2021): a personal model that stays near the shared one. Spec 6.14.
 
     client i, with w received and local_steps batches ξ, each used by both:
         w_i <- w;  w_i <- w_i - η ∇f_i(w_i; ξ)                          the shared model's FedAvg step
@@ -13,13 +13,26 @@ from typing import ClassVar, NamedTuple
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import tree
-from idiolect.core.hyper import STRICT, hyper
-from idiolect.core.method import Cohort, Exchange, Info, LocalWork, Method, Population, PredictorKind, Site
-from idiolect.core.objective import Batch, Predictor
-from idiolect.core.schedule import Schedule
-from idiolect.core.tree import Params
-from idiolect.core.weighting import Weighting, reply_weights
+from idiolect.core import (
+    STRICT,
+    Batch,
+    Cohort,
+    Exchange,
+    Info,
+    LocalWork,
+    Method,
+    Params,
+    Population,
+    Predictor,
+    PredictorKind,
+    Schedule,
+    Site,
+    TrainedNewcomer,
+    Weighting,
+    hyper,
+    reply_weights,
+    tree,
+)
 
 
 class Server(NamedTuple):
@@ -54,6 +67,7 @@ class Ditto(Method, Exchange):
     name: ClassVar[str] = "ditto"
     paper: ClassVar[str] = "Li et al. 2021"
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized", "personal")
+    judged_by: ClassVar[PredictorKind] = "personal"
     stateful: ClassVar[bool] = True
     gradients_per_step: ClassVar[int] = 2
     relative_to: ClassVar[dict[str, str]] = {"w": "w"}
@@ -72,7 +86,7 @@ class Ditto(Method, Exchange):
         """w^0."""
         return Server(params)
 
-    def client_init(self, server: Server, client: Tensor) -> Client:
+    def client_init(self, server: Server, client_id: Tensor) -> Client:
         """v_i starts at the shared model."""
         return Client(server.w, server.w)
 
@@ -103,13 +117,17 @@ class Ditto(Method, Exchange):
         """w <- Σ a_i w_i."""
         return Server(replies.w), {}
 
-    def predictors(self, server: Server, client: Client, number: Tensor) -> dict[PredictorKind, Predictor]:
-        """The shared model, the client's last local copy of it, and v_i."""
-        return {"global": server.w, "localized": client.w, "personal": client.v}
+    def brief(self, server: Server, ids: Tensor) -> Down:
+        """w."""
+        return Down(server.w)
 
-    def newcomer(self, server: Server) -> "DittoNewcomer":
+    def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
+        """The shared model, the client's last local copy of it, and v_i."""
+        return {"global": brief.w, "localized": client.w, "personal": client.v}
+
+    def newcomer(self, server: Server) -> tuple["DittoNewcomer", Server]:
         """v from the run's w, held near it."""
-        return DittoNewcomer(self, self.local_steps)
+        return DittoNewcomer(self, self.local_steps), server
 
     def _personal_step(self, v: Params, w: Params, batch: Batch, site: Site) -> Params:
         """v - η_v (∇f_i(v; ξ) + λ (v - w))."""
@@ -119,15 +137,11 @@ class Ditto(Method, Exchange):
 
 
 @dataclass(frozen=True, config=STRICT)
-class DittoNewcomer(Exchange):
+class DittoNewcomer(TrainedNewcomer):
     """The personal half of the steps, with w frozen."""
 
     method: Ditto
     local_steps: LocalWork
-
-    def down(self, server: Server, ids: Tensor) -> Down:
-        """w."""
-        return Down(server.w)
 
     def begin(self, client: Client, down: Down, site: Site) -> Params:
         """v <- w."""
@@ -139,10 +153,6 @@ class DittoNewcomer(Exchange):
         """Only v moves."""
         return self.method._personal_step(work, down.w, batches[0], site)
 
-    def finish(self, work: Params, client: Client, down: Down, site: Site) -> tuple[Client, tuple[()]]:
-        """Keep v; nothing is sent."""
-        return client._replace(v=work), ()
-
-    def absorb(self, server: Server, replies: tuple[()], cohort: Cohort) -> tuple[Server, Info]:
-        """The server learns nothing from a newcomer."""
-        return server, {}
+    def keep(self, work: Params, client: Client, down: Down, site: Site) -> Client:
+        """v."""
+        return client._replace(v=work)

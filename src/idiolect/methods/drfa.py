@@ -17,15 +17,27 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import rng, tree
+from idiolect.core import (
+    STRICT,
+    Batch,
+    Clock,
+    Cohort,
+    Exchange,
+    Info,
+    Method,
+    Params,
+    Population,
+    Predictor,
+    PredictorKind,
+    Schedule,
+    Site,
+    hyper,
+    reply_weights,
+    rng,
+    tree,
+)
 from idiolect.core.agnostic import ascend, drawn_by_share, drawn_uniformly, initial_shares
-from idiolect.core.fine_tuning import FineTuning
-from idiolect.core.hyper import STRICT, hyper
-from idiolect.core.method import Cohort, Exchange, Info, Method, Population, PredictorKind, Site
-from idiolect.core.objective import Batch, Predictor
-from idiolect.core.schedule import Clock, Schedule
-from idiolect.core.tree import Params
-from idiolect.core.weighting import reply_weights
+from idiolect.core.newcomer import FineTuning
 
 
 class Server(NamedTuple):
@@ -58,6 +70,12 @@ class Up(NamedTuple):
     snapshot: Params
 
 
+class Brief(NamedTuple):
+    """To predict with: the shared model."""
+
+    w: Params
+
+
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class DRFA(Method, Exchange):
     """Local steps of clients drawn by shares that rise with their losses."""
@@ -65,6 +83,7 @@ class DRFA(Method, Exchange):
     name: ClassVar[str] = "drfa"
     paper: ClassVar[str] = "Deng, Kamani, Mahdavi 2020"
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized")
+    judged_by: ClassVar[PredictorKind] = "localized"
     relative_to: ClassVar[dict[str, str]] = {"w": "w", "snapshot": "w"}
 
     learning_rate: Schedule = hyper(0.1, "step size of the local steps", symbol="γ_w", alias="lr")
@@ -77,7 +96,7 @@ class DRFA(Method, Exchange):
         """w^0, q^0."""
         return Server(params, params, initial_shares(population), torch.tensor(0), key)
 
-    def client_init(self, server: Server, client: Tensor) -> Client:
+    def client_init(self, server: Server, client_id: Tensor) -> Client:
         """The shared model is the first local copy."""
         return Client(server.w)
 
@@ -120,13 +139,17 @@ class DRFA(Method, Exchange):
         """The next t', and the clock of the shares' step size."""
         return server._replace(round=server.round + 1)
 
-    def predictors(self, server: Server, client: Client, number: Tensor) -> dict[PredictorKind, Predictor]:
-        """The shared model, and the client's last copy of it."""
-        return {"global": server.w, "localized": client.w}
+    def brief(self, server: Server, ids: Tensor) -> Brief:
+        """w."""
+        return Brief(server.w)
 
-    def newcomer(self, server: Server) -> FineTuning:
+    def predictors(self, client: Client, brief: Brief) -> dict[PredictorKind, Predictor]:
+        """The shared model, and the client's last copy of it."""
+        return {"global": brief.w, "localized": client.w}
+
+    def newcomer(self, server: Server) -> tuple[FineTuning, Server]:
         """Local steps from the shared model."""
-        return FineTuning(self.learning_rate, self.local_steps)
+        return FineTuning(self, self.learning_rate, self.local_steps), server
 
 
 class LossRequest(NamedTuple):

@@ -4,13 +4,14 @@ One shared model ω for all clients, pulled towards where the clients' last mode
 predictions depend on it (u^i: diagonal Fisher information at ω^i, v^i = u^i ⊙ ω^i):
 
     client k:  x <- ω;  repeat s_k times:  x <- x - η (∇f_k(x; ξ) + λ (U ⊙ x - V))            (C1, C2)
-               Δ_k = R_k + (x - ω);  send T_k = ST(Δ_k), u_k, v_k, s_k;  R_k <- Δ_k - T_k      (C4, C5)
-    server:    A = Σ_k p_τ^k T_k,    p_τ^k = (E / s_k) p^k / π_k,   p^k = n_k / n              (S3, 3.7)
-               Δ_G = R_G + A;  T_G = ST(Δ_G);  R_G <- Δ_G - T_G;  ω <- ω + T_G                 (S4)
-               U = Σ u_k,  V = Σ v_k   over the reporters of the round                         (S5)
+               send x - ω, u_k, v_k, s_k                                                        (C4, C5)
+    server:    ω <- ω + Σ_k p_τ^k (x_k - ω),    p_τ^k = (E / s_k) p^k / π_k,   p^k = n_k / n    (S3, 3.7)
+               U = Σ u_k,  V = Σ v_k   over the reporters of the round                          (S5)
 
-All clients hold ω, because only T_G ever moves it: one that missed rounds gets every T_G that it missed, or
-the dense ω where that is shorter. π_k is the chance with which k was asked, E the full local work.
+Changes pass through a sparse ternary codec in both directions, with error feedback (`own_codec`; C4 and S4
+are the equations of `idiolect.codecs.compressed`): clients send ST(R_k + (x - ω)), and hold what ST has told
+them of the server's ω. π_k is the chance with which k was asked, E the full local work. A newcomer takes the
+local steps of a round, with all of U and V, and reports nothing.
 """
 
 from typing import ClassVar, Literal, NamedTuple, Self
@@ -20,65 +21,65 @@ from pydantic import model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.codecs.feedback import Broadcast, Channel
-from idiolect.codecs.sparse import SparseTernary
-from idiolect.codecs.trees import Scope
-from idiolect.core import tree
-from idiolect.core.fisher import FisherKind, diagonal_fisher
-from idiolect.core.hyper import STRICT, hyper
-from idiolect.core.method import (
-    Bits,
+from idiolect.core import (
+    STRICT,
+    Batch,
     Cohort,
     Epochs,
     Exchange,
     Info,
-    Journals,
     LocalWork,
     Method,
+    OwnCodec,
+    Params,
     Population,
+    Predictor,
     PredictorKind,
+    Schedule,
+    Scope,
     Site,
-    plain_bits,
+    TrainedNewcomer,
+    hyper,
+    tree,
 )
-from idiolect.core.objective import Batch, Predictor
-from idiolect.core.schedule import Schedule
-from idiolect.core.tree import Params
-from idiolect.methods._efl_newcomer import Newcomer
+from idiolect.core.fisher import FisherKind, diagonal_fisher
 from idiolect.methods._elastic_terms import Activity, Elastic, ReplyWeighting, Terms, elastic_weights
 
 
 class Server(NamedTuple):
-    """ω with the account of who holds it, R_G, U and V, who was heard how often, and the round."""
+    """ω, U and V, who was heard how often, and the round."""
 
-    broadcast: Broadcast
-    residual: Params | tuple[()]
+    w: Params
     elastic: Elastic | tuple[()]
     activity: Activity
-    literal: Params | tuple[()]  # the model that also adds what was left out of the messages
     round: Tensor
 
 
 class Client(NamedTuple):
-    """The synchronised copy ω_k, the residual R_k, and x: the model after the last local steps."""
+    """x: the model after the last local steps."""
 
-    w: Params
-    residual: Params | tuple[()]
     localized: Params
 
 
 class Down(NamedTuple):
-    """ω (as missed changes or dense), and U, V (nothing while they are zero, before the first report)."""
+    """ω, and U, V (nothing while they are zero, before the first report)."""
 
     w: Params
     fisher: Terms | tuple[()]
 
 
 class Up(NamedTuple):
-    """The compressed change T_k, the Fisher terms u_k, v_k where they are due, the completed steps s_k."""
+    """The change x - ω, the Fisher terms u_k, v_k where they are due, the completed steps s_k."""
 
     delta: Params
     fisher: Terms | tuple[()]
     steps: Tensor
+
+
+class Brief(NamedTuple):
+    """To predict with: ω."""
+
+    w: Params
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -89,6 +90,7 @@ class EFL(Method):
     aliases: ClassVar[tuple[str, ...]] = ("elastic",)
     paper: ClassVar[str] = "Elastic federated learning"
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("localized", "global")
+    judged_by: ClassVar[PredictorKind] = "global"
     stateful: ClassVar[bool] = True
 
     learning_rate: Schedule = hyper(0.1, "step size of the local steps", symbol="η", alias="lr")
@@ -102,10 +104,9 @@ class EFL(Method):
     )  # fmt: skip
     scope: Scope = hyper("per_tensor", "compress each tensor, or all parameters as one vector")
     weighting: ReplyWeighting = hyper(
-        "unbiased",
-        "weights of the replies: divided by the chance of being asked; as printed; or by the shares' sum",
+        "unbiased", "weights of replies, divided by the chance of being asked, by nothing, by Σ p^k",
         symbol="p_τ^k",
-    )
+    )  # fmt: skip
     fisher: FisherKind = hyper("empirical", "whose targets the Fisher information is taken over", symbol="I")
     fisher_rows: int | None = hyper(None, "rows that it is estimated on; None: all training rows", ge=1)
     fisher_every: int = hyper(1, "rounds from one report of Fisher terms to the next", ge=1)
@@ -115,9 +116,8 @@ class EFL(Method):
     stale_terms: bool = hyper(False, "keep each client's last terms, not only those of the last round")
     exclude_self: bool = hyper(False, "send each client U and V without its own terms")
     scale_before_compress: bool = hyper(False, "apply E / s before the compression, not after it")
-    server_apply: Literal["compressed", "literal", "debiased"] = hyper(
-        "compressed",
-        "the global model: what the clients hold; as printed (it drifts away); or with the residual added",
+    server_apply: Literal["compressed", "debiased"] = hyper(
+        "compressed", "the global model: as clients hold it, or with what they have not been told yet"
     )
     abandon_above: float | None = hyper(
         None, "advise to drop clients that are inactive more often than this", symbol="y^a", ge=0, le=1
@@ -129,57 +129,66 @@ class EFL(Method):
             raise ValueError("scale_before_compress needs local_steps to be a number, the same for all")
         return self
 
-    @property
-    def channel(self) -> Channel:
-        """What compresses the messages."""
-        return Channel(None if self.keep is None else SparseTernary(keep=self.keep), self.scope)
+    def own_codec(self) -> OwnCodec | None:
+        """ST, for the changes in both directions."""
+        if self.keep is None:
+            return None
+        predicts_with: Literal["held", "server"] = "held" if self.server_apply == "compressed" else "server"
+        return OwnCodec("ternary", {"keep": self.keep}, self.scope, predicts_with)
 
     def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
-        """R_G = U = V = 0."""
-        clients = len(population.sizes)
-        keeps_table = self.stale_terms or self.exclude_self
-        return Server(
-            Broadcast.begin(params, population),
-            self.channel.no_residual(params),
-            Elastic.begin(params, clients, keeps_table=keeps_table) if self.elasticity else (),
-            Activity.begin(clients),
-            params if self.server_apply == "literal" else (),
-            torch.tensor(0),
-        )
+        """U = V = 0."""
+        clients, keeps_table = len(population.sizes), self.stale_terms or self.exclude_self
+        elastic = Elastic.begin(params, clients, keeps_table=keeps_table) if self.elasticity else ()
+        return Server(params, elastic, Activity.begin(clients), torch.tensor(0))
 
-    def client_init(self, server: Server, client: Tensor) -> Client:
-        """ω_k = ω, R_k = 0."""
-        w = server.broadcast.model
-        return Client(w, self.channel.no_residual(w), w)
+    def client_init(self, server: Server, client_id: Tensor) -> Client:
+        """x = ω."""
+        return Client(server.w)
 
     def exchanges(self, server: Server) -> tuple["Round"]:
         """One exchange; Fisher terms are reported in every `fisher_every`-th round."""
-        return (self._round(self.elasticity > 0 and int(server.round) % self.fisher_every == 0),)
+        reports = self.elasticity > 0 and int(server.round) % self.fisher_every == 0
+        return (Round(method=self, local_steps=self.local_steps, reports=reports),)
 
     def end_round(self, server: Server) -> Server:
         """τ + 1."""
         return server._replace(round=server.round + 1)
 
-    def predictors(self, server: Server, client: Client, number: Tensor) -> dict[PredictorKind, Predictor]:
+    def brief(self, server: Server, ids: Tensor) -> Brief:
+        """ω."""
+        return Brief(server.w)
+
+    def predictors(self, client: Client, brief: Brief) -> dict[PredictorKind, Predictor]:
         """x after the client's last local steps, and the shared model."""
-        shared = server.broadcast.model
-        if isinstance(server.literal, dict):
-            shared = server.literal
-        elif self.server_apply == "debiased" and isinstance(server.residual, dict):
-            shared = tree.add(shared, server.residual)
-        return {"localized": client.localized, "global": shared}
+        return {"localized": client.localized, "global": brief.w}
 
-    def newcomer(self, server: Server) -> Newcomer:
+    def newcomer(self, server: Server) -> tuple["EFLNewcomer", Server]:
         """The local work of a round, of which nothing is reported."""
-        return Newcomer(self._round(False), self.local_steps)
+        return EFLNewcomer(self, self.local_steps), server
 
-    def _round(self, reports: bool) -> "Round":
-        return Round(method=self, local_steps=self.local_steps, reports=reports)
+    def terms(self, server: Server, without: Tensor | None) -> Terms | tuple[()]:
+        """U and V, or, stacked, each `without` the terms of one client; nothing while they are zero."""
+        if not isinstance(server.elastic, Elastic) or not server.elastic.contributors.any():
+            return ()
+        return server.elastic.sent(without, mean=self.fisher_norm == "mean")
+
+    def local_step(self, x: Params, down: Down, batch: Batch, site: Site) -> Params:
+        """C2, as (1 - ηλU) ⊙ x + ηλV - η∇f_k(x; ξ): fewer passes over the parameters."""
+        rate = site.rate(self.learning_rate)
+        gradient = site.objective.gradient(x, batch)
+        if isinstance(down.fisher, Terms):
+            pull = rate * self.elasticity
+            x = tree.map_tree(lambda x, u, v: (1 - pull * u) * x + pull * v, x, *down.fisher)
+        return tree.step(x, rate, gradient)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Round(Exchange):
     """What a client and the server do in a round that reports Fisher terms, or in one that does not."""
+
+    changes_of: ClassVar[dict[str, str]] = {"delta": "w"}
+    common_fields: ClassVar[frozenset[str]] = frozenset({"w"})
 
     method: EFL
     local_steps: LocalWork
@@ -198,18 +207,8 @@ class Round(Exchange):
     def down(self, server: Server, ids: Tensor) -> Down:
         """S1: ω, U and V."""
         if not self.personal_down:
-            return self.down_to_strangers(server)
-        return Down(tree.repeat(server.broadcast.model, len(ids)), self._terms(server, without=ids))
-
-    def down_to_strangers(self, server: Server) -> Down:
-        """ω, U and V for those who have no terms of their own in them."""
-        return Down(server.broadcast.model, self._terms(server, without=None))
-
-    def _terms(self, server: Server, without: Tensor | None) -> Terms | tuple[()]:
-        """U and V, or, stacked, each `without` the terms of one client; nothing while they are zero."""
-        if not isinstance(server.elastic, Elastic) or not server.elastic.contributors.any():
-            return ()
-        return server.elastic.sent(without, mean=self.method.fisher_norm == "mean")
+            return Down(server.w, self.method.terms(server, without=None))
+        return Down(tree.repeat(server.w, len(ids)), self.method.terms(server, without=ids))
 
     def begin(self, client: Client, down: Down, site: Site) -> Params:
         """C1: x <- ω."""
@@ -218,83 +217,62 @@ class Round(Exchange):
     def step(
         self, work: Params, client: Client, down: Down, batches: tuple[Batch, ...], site: Site
     ) -> Params:
-        """C2: x <- x - η (∇f_k(x; ξ) + λ (U ⊙ x - V)), as (1 - ηλU) ⊙ x + ηλV - η∇f_k(x; ξ): fewer passes."""
-        rate = site.rate(self.method.learning_rate)
-        gradient = site.objective.gradient(work, batches[0])
-        if isinstance(down.fisher, Terms):
-            pull = rate * self.method.elasticity
-            work = tree.map_tree(lambda x, u, v: (1 - pull * u) * x + pull * v, work, *down.fisher)
-        return tree.step(work, rate, gradient)
+        """C2."""
+        return self.method.local_step(work, down, batches[0], site)
 
     def finish(self, work: Params, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
-        """C4, C5: keep ω, not x, for the next round; x is the localized model."""
+        """C4, C5: the next round starts from ω, not from x."""
         change = tree.subtract(work, down.w)
         if self.method.scale_before_compress:
             completed = site.steps.to(tree.scalar_of(work).dtype)
             change = tree.scale(change, site.clock.local_steps / completed)
-        sent, residual = self.method.channel.send(client.residual, change, site.key)
         terms: Terms | tuple[()] = ()
         if self.reports:
             u = diagonal_fisher(self.method.fisher, work, site, self.method.fisher_rows)
             terms = Terms(u, tree.map_tree(torch.mul, u, work))
-        return Client(down.w, residual, work), Up(sent, terms, site.steps.to(torch.int32))
+        return Client(work), Up(change, terms, site.steps.to(torch.int32))
 
     def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
-        """S3 to S5."""
-        weights = elastic_weights(
-            replies.steps, cohort, self.method.weighting, scaled=self.method.scale_before_compress
-        )
-        change = tree.weighted_sum(replies.delta, weights)
-        sent, residual = self.method.channel.send(server.residual, change, server.round)
-        broadcast = server.broadcast.confirmed(cohort.ids).moved(sent, self.method.channel)
-        elastic, literal = server.elastic, server.literal
+        """S3 and S5."""
+        efl, elastic = self.method, server.elastic
+        weights = elastic_weights(replies.steps, cohort, efl.weighting, scaled=efl.scale_before_compress)
+        w = tree.add(server.w, tree.weighted_sum(replies.delta, weights))
         if isinstance(elastic, Elastic) and isinstance(replies.fisher, Terms):
-            elastic = elastic.reported(replies.fisher, cohort, stale=self.method.stale_terms)
-        if isinstance(literal, dict):
-            literal = tree.add(literal, tree.add(sent, residual) if residual else sent)  # Δ_G, not T_G
-        activity = server.activity.heard(cohort)
-        server = Server(broadcast, residual, elastic, activity, literal, server.round)
+            elastic = elastic.reported(replies.fisher, cohort, stale=efl.stale_terms)
+        server = Server(w, elastic, server.activity.heard(cohort), server.round)
         return server, self._diagnostics(server, weights)
 
-    def journals(self, server: Server, before: Journals) -> Journals:
-        """Every T_G that somebody may have missed."""
-        return {"w": server.broadcast.noted(before.get("w"), self.method.channel)}
-
-    def send_down(self, server: Server, down: Down, client: Tensor, journals: Journals) -> Down:
-        """ω as every T_G that the client missed, or dense."""
-        return down._replace(w=server.broadcast.told(journals["w"], client))
-
-    def receive_down(self, sent: Down, client: Client) -> Down:
-        """ω from the copy ω_k and the changes."""
-        return sent._replace(w=self.method.channel.follow(sent.w, client.w))
-
-    def send_up(self, upload: Up) -> Up:
-        """T_k encoded."""
-        return upload._replace(delta=self.method.channel.encode(upload.delta))
-
-    def receive_up(self, sent: Up, like: Up) -> Up:
-        """T_k decoded."""
-        return sent._replace(delta=self.method.channel.decode(sent.delta, like.delta))
-
-    def down_bits(self, server: Server, down: Down, ids: Tensor) -> Bits:
-        """Missed changes or the dense model, whichever is shorter; U and V in full."""
-        bits = plain_bits(down, len(ids), stacked=self.personal_down)
-        del bits["w"]
-        return bits | {"delta": server.broadcast.catch_up_bits(ids)}
-
-    def up_bits(self, uploads: Up, ids: Tensor) -> Bits:
-        """The encoded change; u and v in full."""
-        bits = plain_bits(uploads, len(ids), stacked=True)
-        return bits | {"delta": self.method.channel.bits(uploads.delta)}
-
     def _diagnostics(self, server: Server, weights: Tensor) -> Info:
-        """Σ p, |R_G|, λ max U (stable if rate * (L + λ max U) < 2), and who is often inactive."""
+        """Σ p, λ max U (stable if rate * (L + λ max U) < 2), and who is often inactive."""
         info: Info = {"weight_sum": weights.sum(), "inactive_rate": server.activity.inactive_rate}
-        if server.residual:
-            info["residual_norm"] = tree.squared_norm(server.residual).sqrt()
         if isinstance(server.elastic, Elastic):
-            largest = torch.stack([leaf.max() for leaf in tree.leaves(server.elastic.sums.u)]).max()
-            info["elastic_strength"] = self.method.elasticity * largest
+            info["elastic_strength"] = self.method.elasticity * server.elastic.largest
         if self.method.abandon_above is not None:
             info["abandon"] = server.activity.inactive_rate > self.method.abandon_above
         return info
+
+
+@dataclass(frozen=True, config=STRICT)
+class EFLNewcomer(TrainedNewcomer):
+    """The local steps of a round; none of the terms is the newcomer's own."""
+
+    method: EFL
+    local_steps: LocalWork
+
+    def down(self, server: Server, ids: Tensor) -> Down:
+        """ω, U and V."""
+        return Down(server.w, self.method.terms(server, without=None))
+
+    def begin(self, client: Client, down: Down, site: Site) -> Params:
+        """x <- ω."""
+        return down.w
+
+    def step(
+        self, work: Params, client: Client, down: Down, batches: tuple[Batch, ...], site: Site
+    ) -> Params:
+        """C2."""
+        return self.method.local_step(work, down, batches[0], site)
+
+    def keep(self, work: Params, client: Client, down: Down, site: Site) -> Client:
+        """x."""
+        return Client(work)

@@ -12,13 +12,25 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core.hyper import STRICT, hyper
-from idiolect.core.method import Cohort, Exchange, Info, LocalWork, Method, Population, PredictorKind, Site
-from idiolect.core.objective import Batch, Predictor
-from idiolect.core.optimizer import Optimizer
-from idiolect.core.schedule import Schedule
-from idiolect.core.tree import Params
-from idiolect.core.weighting import Weighting, reply_weights
+from idiolect.core import (
+    STRICT,
+    Batch,
+    Cohort,
+    Exchange,
+    Info,
+    LocalWork,
+    Method,
+    Optimizer,
+    Params,
+    Population,
+    Predictor,
+    PredictorKind,
+    Schedule,
+    Site,
+    Weighting,
+    hyper,
+    reply_weights,
+)
 
 
 class Server(NamedTuple):
@@ -61,6 +73,7 @@ class FedAvg(Method, Exchange):
     aliases: ClassVar[tuple[str, ...]] = ("fedavg-ft",)
     paper: ClassVar[str] = "McMahan et al. 2017"
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized")
+    judged_by: ClassVar[PredictorKind] = "localized"
     relative_to: ClassVar[dict[str, str]] = {"w": "w"}
 
     learning_rate: Schedule = hyper(0.1, "step size of the local steps", symbol="η", alias="lr")
@@ -75,7 +88,7 @@ class FedAvg(Method, Exchange):
         """w^0."""
         return Server(params)
 
-    def client_init(self, server: Server, client: Tensor) -> Client:
+    def client_init(self, server: Server, client_id: Tensor) -> Client:
         """The shared model is the first local copy."""
         return Client(server.w, self.optimizer.init(server.w))
 
@@ -111,6 +124,10 @@ class FedAvg(Method, Exchange):
             return server, {}
         return Server(replies.w), {}
 
-    def predictors(self, server: Server, client: Client, number: Tensor) -> dict[PredictorKind, Predictor]:
+    def brief(self, server: Server, ids: Tensor) -> Down:
+        """w."""
+        return Down(server.w)
+
+    def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
         """The shared model, and the client's last local copy of it."""
-        return {"global": server.w, "localized": client.w}
+        return {"global": brief.w, "localized": client.w}

@@ -14,13 +14,26 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import tree
-from idiolect.core.hyper import STRICT, hyper
-from idiolect.core.method import Cohort, Exchange, Info, LocalWork, Method, Population, PredictorKind, Site
-from idiolect.core.objective import Batch, Predictor
-from idiolect.core.schedule import Schedule, round_total
-from idiolect.core.tree import Params
-from idiolect.core.weighting import reply_weights
+from idiolect.core import (
+    STRICT,
+    Batch,
+    Cohort,
+    Exchange,
+    Info,
+    LocalWork,
+    Method,
+    Params,
+    Population,
+    Predictor,
+    PredictorKind,
+    Schedule,
+    Site,
+    hyper,
+    reply_weights,
+    tree,
+)
+from idiolect.core.newcomer import FineTuning
+from idiolect.core.schedule import round_total
 
 
 class Server(NamedTuple):
@@ -70,6 +83,7 @@ class FedGATE(Method, Exchange):
     name: ClassVar[str] = "fedgate"
     paper: ClassVar[str] = "Haddadpour et al. 2021"
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized")
+    judged_by: ClassVar[PredictorKind] = "localized"
     stateful: ClassVar[bool] = True
     relative_to: ClassVar[dict[str, str]] = {"w": "w"}
 
@@ -81,7 +95,7 @@ class FedGATE(Method, Exchange):
         """w^0."""
         return Server(params, params, torch.zeros_like(population.present))
 
-    def client_init(self, server: Server, client: Tensor) -> Client:
+    def client_init(self, server: Server, client_id: Tensor) -> Client:
         """δ_i = 0."""
         return Client(tree.zeros_like(server.w), server.w, torch.ones_like(tree.scalar_of(server.w)))
 
@@ -105,7 +119,7 @@ class FedGATE(Method, Exchange):
         """w_i <- w_i - η (∇f_i(w_i; ξ) - δ_i)."""
         rate = site.rate(self.learning_rate)
         gradient = site.objective.gradient(work.w, batches[0])
-        w = tree.step(tree.step(work.w, -rate, client.delta), rate, gradient)
+        w = tree.step(tree.advance(work.w, rate, client.delta), rate, gradient)
         return Work(w)
 
     def finish(self, work: Work, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
@@ -122,9 +136,17 @@ class FedGATE(Method, Exchange):
         heard = torch.zeros_like(server.heard).index_fill(0, cohort.ids, True)
         return Server(tree.interpolate(replies.w, server.w, self.outer_step), replies.w, heard), {}
 
-    def predictors(self, server: Server, client: Client, number: Tensor) -> dict[PredictorKind, Predictor]:
+    def brief(self, server: Server, ids: Tensor) -> Down:
+        """w."""
+        return Down(server.w)
+
+    def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
         """The shared model, and the client's last local copy of it."""
-        return {"global": server.w, "localized": client.w}
+        return {"global": brief.w, "localized": client.w}
+
+    def newcomer(self, server: Server) -> tuple[FineTuning, Server]:
+        """Ordinary local steps from w: a newcomer has nothing to be corrected by."""
+        return FineTuning(self, self.learning_rate, self.local_steps), server
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -17,14 +17,27 @@ from pydantic import model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import rng, tree
+from idiolect.core import (
+    STRICT,
+    Batch,
+    Cohort,
+    Exchange,
+    Info,
+    LocalWork,
+    Method,
+    Params,
+    Population,
+    Predictor,
+    PredictorKind,
+    Schedule,
+    Site,
+    Weighting,
+    hyper,
+    reply_weights,
+    rng,
+    tree,
+)
 from idiolect.core.clustering import best_group
-from idiolect.core.hyper import STRICT, hyper
-from idiolect.core.method import Cohort, Exchange, Info, LocalWork, Method, Population, PredictorKind, Site
-from idiolect.core.objective import Batch, Predictor
-from idiolect.core.schedule import Schedule
-from idiolect.core.tree import Params
-from idiolect.core.weighting import Weighting, reply_weights
 
 
 class Server(NamedTuple):
@@ -64,6 +77,7 @@ class IFCA(Method, Exchange):
     name: ClassVar[str] = "ifca"
     paper: ClassVar[str] = "Ghosh, Chung, Yin, Ramchandran 2020"
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("localized", "group")
+    judged_by: ClassVar[PredictorKind] = "group"
     sees_all_rows: ClassVar[bool] = True
 
     groups: int = hyper(3, "number of groups", symbol="K", paper="2, 4", ge=1)
@@ -88,9 +102,9 @@ class IFCA(Method, Exchange):
         others = [self._perturbed(params, rng.fold(key, group)) for group in range(1, self.groups)]
         return Server(tree.stack([params, *others]), torch.zeros_like(population.sizes))
 
-    def client_init(self, server: Server, client: Tensor) -> Client:
+    def client_init(self, server: Server, client_id: Tensor) -> Client:
         """The first group, until the client looks at all of them."""
-        return Client(torch.zeros_like(client), tree.row(server.models, 0))
+        return Client(torch.zeros_like(client_id), tree.row(server.models, 0))
 
     def down(self, server: Server, ids: Tensor) -> Down:
         """All group models."""
@@ -120,9 +134,13 @@ class IFCA(Method, Exchange):
         info = {"labels": labels, "label_agreement": same.double().mean()}
         return Server(tree.stack(changed), labels), info
 
-    def predictors(self, server: Server, client: Client, number: Tensor) -> dict[PredictorKind, Predictor]:
+    def brief(self, server: Server, ids: Tensor) -> Down:
+        """All group models: a client knows best which is its own."""
+        return Down(server.models)
+
+    def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
         """The client's own copy, and its group's model."""
-        return {"localized": client.w, "group": tree.row(server.models, client.label)}
+        return {"localized": client.w, "group": tree.row(brief.models, client.label)}
 
     def _next_model(self, server: Server, replies: Up, cohort: Cohort, group: int) -> Params:
         model, members = tree.row(server.models, group), replies.label == group

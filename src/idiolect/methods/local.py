@@ -12,12 +12,23 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core.hyper import STRICT, hyper
-from idiolect.core.method import Cohort, Exchange, Info, LocalWork, Method, Population, PredictorKind, Site
-from idiolect.core.objective import Batch, Predictor
-from idiolect.core.optimizer import Optimizer
-from idiolect.core.schedule import Schedule
-from idiolect.core.tree import Params
+from idiolect.core import (
+    STRICT,
+    Batch,
+    Cohort,
+    Exchange,
+    Info,
+    LocalWork,
+    Method,
+    Optimizer,
+    Params,
+    Population,
+    Predictor,
+    PredictorKind,
+    Schedule,
+    Site,
+    hyper,
+)
 
 
 class Server(NamedTuple):
@@ -44,6 +55,7 @@ class Local(Method, Exchange):
     name: ClassVar[str] = "local"
     aliases: ClassVar[tuple[str, ...]] = ("local-only",)
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("personal",)
+    judged_by: ClassVar[PredictorKind] = "personal"
     stateful: ClassVar[bool] = True
 
     learning_rate: Schedule = hyper(0.1, "step size", symbol="η", alias="lr")
@@ -54,7 +66,7 @@ class Local(Method, Exchange):
         """The common initial model."""
         return Server(params)
 
-    def client_init(self, server: Server, client: Tensor) -> Client:
+    def client_init(self, server: Server, client_id: Tensor) -> Client:
         """Everybody starts from the common initial model."""
         return Client(server.initial, self.optimizer.init(server.initial))
 
@@ -86,6 +98,10 @@ class Local(Method, Exchange):
         """The server learns nothing."""
         return server, {}
 
-    def predictors(self, server: Server, client: Client, number: Tensor) -> dict[PredictorKind, Predictor]:
+    def brief(self, server: Server, ids: Tensor) -> Empty:
+        """Nothing."""
+        return Empty()
+
+    def predictors(self, client: Client, brief: Empty) -> dict[PredictorKind, Predictor]:
         """The client's own model."""
         return {"personal": client.v}

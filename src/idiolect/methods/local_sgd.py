@@ -11,13 +11,25 @@ from typing import ClassVar, NamedTuple
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import tree
-from idiolect.core.hyper import STRICT, hyper
-from idiolect.core.method import Cohort, Exchange, Info, LocalWork, Method, Population, PredictorKind, Site
-from idiolect.core.objective import Batch, Predictor
-from idiolect.core.schedule import Schedule
-from idiolect.core.tree import Params
-from idiolect.core.weighting import Weighting, reply_weights
+from idiolect.core import (
+    STRICT,
+    Batch,
+    Cohort,
+    Exchange,
+    Info,
+    LocalWork,
+    Method,
+    Params,
+    Population,
+    Predictor,
+    PredictorKind,
+    Schedule,
+    Site,
+    Weighting,
+    hyper,
+    reply_weights,
+    tree,
+)
 
 
 class Server(NamedTuple):
@@ -57,6 +69,7 @@ class LocalSGD(Method, Exchange):
     name: ClassVar[str] = "local-sgd"
     paper: ClassVar[str] = "Stich 2019"
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized")
+    judged_by: ClassVar[PredictorKind] = "localized"
     changes_of: ClassVar[dict[str, str]] = {"delta": "w"}
 
     learning_rate: Schedule = hyper(0.1, "step size of the local steps", symbol="η", alias="lr")
@@ -68,7 +81,7 @@ class LocalSGD(Method, Exchange):
         """w^0."""
         return Server(params)
 
-    def client_init(self, server: Server, client: Tensor) -> Client:
+    def client_init(self, server: Server, client_id: Tensor) -> Client:
         """The shared model is the first local copy."""
         return Client(server.w)
 
@@ -95,8 +108,12 @@ class LocalSGD(Method, Exchange):
 
     def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
         """w <- w + β mean(w_i - w)."""
-        return Server(tree.step(server.w, -self.outer_step, replies.delta)), {}
+        return Server(tree.advance(server.w, self.outer_step, replies.delta)), {}
 
-    def predictors(self, server: Server, client: Client, number: Tensor) -> dict[PredictorKind, Predictor]:
+    def brief(self, server: Server, ids: Tensor) -> Down:
+        """w."""
+        return Down(server.w)
+
+    def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
         """The shared model, and the client's last local copy of it."""
-        return {"global": server.w, "localized": client.w}
+        return {"global": brief.w, "localized": client.w}

@@ -11,14 +11,26 @@ from typing import ClassVar, NamedTuple
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import tree
-from idiolect.core.fine_tuning import FineTuning
-from idiolect.core.hyper import STRICT, hyper
-from idiolect.core.method import Cohort, Exchange, Info, LocalWork, Method, Population, PredictorKind, Site
-from idiolect.core.objective import Batch, Predictor
-from idiolect.core.schedule import Schedule
-from idiolect.core.tree import Params
-from idiolect.core.weighting import Weighting, reply_weights
+from idiolect.core import (
+    STRICT,
+    Batch,
+    Cohort,
+    Exchange,
+    Info,
+    LocalWork,
+    Method,
+    Params,
+    Population,
+    Predictor,
+    PredictorKind,
+    Schedule,
+    Site,
+    Weighting,
+    hyper,
+    reply_weights,
+    tree,
+)
+from idiolect.core.newcomer import FineTuning
 
 
 class Server(NamedTuple):
@@ -58,6 +70,7 @@ class MiniBatchSGD(Method, Exchange):
     name: ClassVar[str] = "minibatch-sgd"
     aliases: ClassVar[tuple[str, ...]] = ("mb-sgd", "fedsgd")
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized")
+    judged_by: ClassVar[PredictorKind] = "localized"
     changes_of: ClassVar[dict[str, str]] = {"step": "w"}
 
     learning_rate: Schedule = hyper(0.1, "step size of a round", symbol="γ", alias="lr")
@@ -68,7 +81,7 @@ class MiniBatchSGD(Method, Exchange):
         """w^0."""
         return Server(params)
 
-    def client_init(self, server: Server, client: Tensor) -> Client:
+    def client_init(self, server: Server, client_id: Tensor) -> Client:
         """No step yet."""
         return Client(server.w)
 
@@ -98,10 +111,14 @@ class MiniBatchSGD(Method, Exchange):
         """w <- w - mean step."""
         return Server(tree.subtract(server.w, replies.step)), {}
 
-    def predictors(self, server: Server, client: Client, number: Tensor) -> dict[PredictorKind, Predictor]:
-        """The shared model, and the client's own step from it."""
-        return {"global": server.w, "localized": client.w}
+    def brief(self, server: Server, ids: Tensor) -> Down:
+        """w."""
+        return Down(server.w)
 
-    def newcomer(self, server: Server) -> FineTuning:
+    def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
+        """The shared model, and the client's own step from it."""
+        return {"global": brief.w, "localized": client.w}
+
+    def newcomer(self, server: Server) -> tuple[FineTuning, Server]:
         """Ordinary local steps from w."""
-        return FineTuning(self.learning_rate, self.local_steps)
+        return FineTuning(self, self.learning_rate, self.local_steps), server

@@ -18,13 +18,27 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.func import grad
 
-from idiolect.core import tree
-from idiolect.core.hyper import STRICT, hyper
-from idiolect.core.method import Cohort, Exchange, Info, LocalWork, Method, Population, PredictorKind, Site
-from idiolect.core.objective import Batch, Objective, Predictor
-from idiolect.core.schedule import Schedule
-from idiolect.core.tree import Params
-from idiolect.core.weighting import Weighting, reply_weights
+from idiolect.core import (
+    STRICT,
+    Batch,
+    Cohort,
+    Exchange,
+    Info,
+    LocalWork,
+    Method,
+    Objective,
+    Params,
+    Population,
+    Predictor,
+    PredictorKind,
+    Schedule,
+    Site,
+    Weighting,
+    hyper,
+    reply_weights,
+    tree,
+)
+from idiolect.core.newcomer import Newcomer
 
 
 class Server(NamedTuple):
@@ -66,6 +80,7 @@ class PerFedAvg(Method, Exchange):
     aliases: ClassVar[tuple[str, ...]] = ("perfedavg", "fed-maml")
     paper: ClassVar[str] = "Fallah et al. 2020"
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized", "personal")
+    judged_by: ClassVar[PredictorKind] = "personal"
     gradients_per_step: ClassVar[int] = 4
     relative_to: ClassVar[dict[str, str]] = {"w": "w"}
     batches_per_step: ClassVar[int] = 3
@@ -88,7 +103,7 @@ class PerFedAvg(Method, Exchange):
         """w^0."""
         return Server(params)
 
-    def client_init(self, server: Server, client: Tensor) -> Client:
+    def client_init(self, server: Server, client_id: Tensor) -> Client:
         """Nothing is adapted yet."""
         return Client(server.w, server.w)
 
@@ -122,17 +137,21 @@ class PerFedAvg(Method, Exchange):
         """w <- Σ a_i w_i."""
         return Server(replies.w), {}
 
-    def adapt(self, server: Server, client: Client, site: Site) -> Client:
+    def adapt(self, client: Client, brief: Down, site: Site) -> Client:
         """w - α ∇f_i(w)."""
-        return client._replace(personal=self._adapted(site.objective, server.w, site.all_rows))
+        return client._replace(personal=self._adapted(site.objective, brief.w, site.all_rows))
 
-    def predictors(self, server: Server, client: Client, number: Tensor) -> dict[PredictorKind, Predictor]:
+    def brief(self, server: Server, ids: Tensor) -> Down:
+        """w."""
+        return Down(server.w)
+
+    def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
         """The shared model, the client's last local copy of it, and the adapted model."""
-        return {"global": server.w, "localized": client.w, "personal": client.personal}
+        return {"global": brief.w, "localized": client.w, "personal": client.personal}
 
-    def newcomer(self, server: Server) -> None:
+    def newcomer(self, server: Server) -> tuple["PerFedAvgNewcomer", Server]:
         """Adaptation is all that a newcomer needs."""
-        return
+        return PerFedAvgNewcomer(self), server
 
     def _adapted(self, objective: Objective, w: Params, batch: Batch) -> Params:
         """w - α ∇f(w; batch)."""
@@ -142,6 +161,17 @@ class PerFedAvg(Method, Exchange):
         """∇²f(w; batch) g, exactly or by a central difference."""
         if self.hessian == "exact":
             return grad(lambda at: tree.dot(objective.gradient(at, batch), g))(w)
-        ahead = objective.gradient(tree.step(w, -self.difference, g), batch)
+        ahead = objective.gradient(tree.advance(w, self.difference, g), batch)
         behind = objective.gradient(tree.step(w, self.difference, g), batch)
         return tree.scale(tree.subtract(ahead, behind), 1 / (2 * self.difference))
+
+
+@dataclass(frozen=True, config=STRICT)
+class PerFedAvgNewcomer(Newcomer):
+    """Newcomers that only adapt."""
+
+    method: PerFedAvg
+
+    def exchanges(self, server: Server) -> tuple[()]:
+        """None."""
+        return ()

@@ -15,30 +15,33 @@ warm-up only w moves, one gradient step a round, and then v_i <- w.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, Self
 
 from pydantic import model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import tree
-from idiolect.core.hyper import STRICT, hyper
-from idiolect.core.method import Exchange, LocalWork, Method, Population, PredictorKind
-from idiolect.core.objective import Predictor
-from idiolect.core.schedule import Schedule
-from idiolect.core.tree import Params
+from idiolect.core import (
+    STRICT,
+    Exchange,
+    LocalWork,
+    Method,
+    Nothing,
+    Params,
+    Population,
+    Predictor,
+    PredictorKind,
+    Schedule,
+    hyper,
+    tree,
+)
 from idiolect.methods import _perm_server
 from idiolect.methods._mixing import ModelSizes, WeightRule
 from idiolect.methods._perm_comparison import GradientExchange
-from idiolect.methods._perm_newcomer import Newcomer
-from idiolect.methods._perm_server import Server
+from idiolect.methods._perm_newcomer import PERMNewcomer
+from idiolect.methods._perm_server import Brief, Server
 from idiolect.methods._perm_visits import GradientVisit, StepRule, Visit
-
-
-class Client(NamedTuple):
-    """Nothing in training, since the models live at the server; a newcomer's own model."""
-
-    v: Params | tuple[()]
+from idiolect.methods._submodel_transport import HeldOnly
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -49,6 +52,8 @@ class PERM(Method):
     aliases: ClassVar[tuple[str, ...]] = ("perm-single-loop",)
     paper: ClassVar[str] = "Deng, Kamani, Mahdavinia, Mahdavi 2023"
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "personal")
+    judged_by: ClassVar[PredictorKind] = "personal"
+    personal_brief: ClassVar[bool] = True
 
     learning_rate: Schedule = hyper(0.1, "step size of personal models", symbol="η", alias="lr")
     local_steps: LocalWork = hyper(20, "local steps of a visit", symbol="K", paper="20")
@@ -84,9 +89,9 @@ class PERM(Method):
         summing = self.final_step is not None
         return _perm_server.start(params, population, key, self.model_sizes, sums_gradients=summing)
 
-    def client_init(self, server: Server, client: Tensor) -> Client:
+    def client_init(self, server: Server, client_id: Tensor) -> Nothing:
         """Clients hold data only."""
-        return Client(())
+        return Nothing()
 
     def exchanges(self, server: Server) -> Sequence[Exchange]:
         """Gradients in the warm-up and when weights are due; then the visits of this round."""
@@ -104,16 +109,26 @@ class PERM(Method):
             server = _perm_server.end_visits(server, self.ball_radius, self.epochs, self.final_step)
         return server._replace(round=server.round + 1)
 
-    def predictors(self, server: Server, client: Client, number: Tensor) -> dict[PredictorKind, Predictor]:
-        """The global model and v_i."""
-        personal = client.v if isinstance(client.v, dict) else tree.row(server.v, number)
-        return {"global": server.w, "personal": personal}
+    def brief(self, server: Server, ids: Tensor) -> Brief:
+        """w and v_i."""
+        return Brief(tree.repeat(server.w, len(ids)), tree.select(server.v, ids))
 
-    def newcomer(self, server: Server) -> Newcomer:
+    def predictors(self, client: Nothing, brief: Brief) -> dict[PredictorKind, Predictor]:
+        """The global model and v_i."""
+        return {"global": brief.w, "personal": brief.v}
+
+    def newcomer(self, server: Server) -> tuple[PERMNewcomer, Server]:
         """Weights from its gradient."""
-        return Newcomer(
-            learning_rate=self.learning_rate, local_steps=self.local_steps, weight_rule=self.weights
-        )
+        return PERMNewcomer(
+            method=self,
+            learning_rate=self.learning_rate,
+            local_steps=self.local_steps,
+            weight_rule=self.weights,
+        ), server
+
+    def transport(self, exchange: Exchange) -> HeldOnly:
+        """Of sub-models only what is held travels."""
+        return HeldOnly(exchange)
 
     def _weights_are_due(self, server: Server) -> bool:
         if self.refresh_every is None:

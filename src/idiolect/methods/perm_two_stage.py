@@ -19,27 +19,34 @@ from pydantic import model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import tree
-from idiolect.core.hyper import STRICT, hyper
-from idiolect.core.method import Exchange, LocalWork, Method, Population, PredictorKind
-from idiolect.core.objective import Predictor
-from idiolect.core.schedule import Schedule
+from idiolect.core import (
+    STRICT,
+    Exchange,
+    LocalWork,
+    Method,
+    Params,
+    Population,
+    Predictor,
+    PredictorKind,
+    Schedule,
+    hyper,
+    tree,
+)
 from idiolect.core.submodel import Selection
-from idiolect.core.tree import Params
 from idiolect.methods import _perm_server
 from idiolect.methods._mixing import ModelSizes, WeightRule
 from idiolect.methods._perm_comparison import GradientExchange
-from idiolect.methods._perm_newcomer import Newcomer
-from idiolect.methods._perm_server import Server
+from idiolect.methods._perm_newcomer import PERMNewcomer
+from idiolect.methods._perm_server import Brief, Server
 from idiolect.methods._perm_visits import GradientVisit, StepRule, Visit
 from idiolect.methods._submodel_training import SubmodelTraining
+from idiolect.methods._submodel_transport import HeldOnly
 
 
 class Client(NamedTuple):
-    """The last copy of w of stage 1 (personal models live at the server); a newcomer's own model."""
+    """The last copy of w of stage 1 (personal models live at the server)."""
 
     w: Params
-    v: Params | tuple[()]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -49,6 +56,8 @@ class PERMTwoStage(Method):
     name: ClassVar[str] = "perm-two-stage"
     paper: ClassVar[str] = "Deng, Kamani, Mahdavinia, Mahdavi 2023"
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized", "personal")
+    judged_by: ClassVar[PredictorKind] = "personal"
+    personal_brief: ClassVar[bool] = True
 
     learning_rate: Schedule = hyper(0.1, "step size of personal models", symbol="η", alias="lr")
     local_steps: LocalWork = hyper(
@@ -85,9 +94,9 @@ class PERMTwoStage(Method):
         summing = self.final_step is not None
         return _perm_server.start(params, population, key, self.model_sizes, sums_gradients=summing)
 
-    def client_init(self, server: Server, client: Tensor) -> Client:
+    def client_init(self, server: Server, client_id: Tensor) -> Client:
         """Clients hold data, and their last copy of w."""
-        return Client(server.w, ())
+        return Client(server.w)
 
     def exchanges(self, server: Server) -> Sequence[Exchange]:
         """Stage 1, or gradients that are still missing and the visits of this round."""
@@ -108,16 +117,26 @@ class PERMTwoStage(Method):
             server = _perm_server.end_visits(server, self.ball_radius, self.epochs, self.final_step)
         return server._replace(round=server.round + 1)
 
-    def predictors(self, server: Server, client: Client, number: Tensor) -> dict[PredictorKind, Predictor]:
-        """The global model, the client's last copy of it, and v_i."""
-        personal = client.v if isinstance(client.v, dict) else tree.row(server.v, number)
-        return {"global": server.w, "localized": client.w, "personal": personal}
+    def brief(self, server: Server, ids: Tensor) -> Brief:
+        """w and v_i."""
+        return Brief(tree.repeat(server.w, len(ids)), tree.select(server.v, ids))
 
-    def newcomer(self, server: Server) -> Newcomer:
+    def predictors(self, client: Client, brief: Brief) -> dict[PredictorKind, Predictor]:
+        """The global model, the client's last copy of it, and v_i."""
+        return {"global": brief.w, "localized": client.w, "personal": brief.v}
+
+    def newcomer(self, server: Server) -> tuple[PERMNewcomer, Server]:
         """Weights from its gradient."""
-        return Newcomer(
-            learning_rate=self.learning_rate, local_steps=self.local_steps, weight_rule=self.weights
-        )
+        return PERMNewcomer(
+            method=self,
+            learning_rate=self.learning_rate,
+            local_steps=self.local_steps,
+            weight_rule=self.weights,
+        ), server
+
+    def transport(self, exchange: Exchange) -> HeldOnly:
+        """Of sub-models only what is held travels."""
+        return HeldOnly(exchange)
 
     def _global_training(self) -> SubmodelTraining:
         return SubmodelTraining(

@@ -19,16 +19,29 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import rng, tree
-from idiolect.core.clustering import regroup
-from idiolect.core.hyper import STRICT, hyper
-from idiolect.core.method import Cohort, Exchange, Info, LocalWork, Method, Population, PredictorKind, Site
+from idiolect.core import (
+    STRICT,
+    Batch,
+    Cohort,
+    Exchange,
+    Info,
+    LocalWork,
+    Method,
+    Nothing,
+    Params,
+    Population,
+    Predictor,
+    PredictorKind,
+    Schedule,
+    Site,
+    TrainedNewcomer,
+    Weighting,
+    hyper,
+    rng,
+    tree,
+)
+from idiolect.core.clustering import best_group, regroup
 from idiolect.core.moreau import approach, descend
-from idiolect.core.objective import Batch, Predictor
-from idiolect.core.schedule import Schedule
-from idiolect.core.tree import Params
-from idiolect.core.weighting import Weighting
-from idiolect.methods._pfedkm_newcomer import Newcomer
 
 NEVER = -1
 
@@ -52,11 +65,10 @@ class Server(NamedTuple):
 
 
 class Client(NamedTuple):
-    """θ_i and ω_i, which every step changes, and a newcomer's group (NEVER: the server's label counts)."""
+    """θ_i and ω_i, which every step changes."""
 
     theta: Params
     omega: Params
-    chosen: Tensor
 
 
 class Down(NamedTuple):
@@ -73,8 +85,10 @@ class PFedKM(Method, Exchange):
     aliases: ClassVar[tuple[str, ...]] = ("cgpfl",)
     paper: ClassVar[str] = "pFedKM 2022"
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("localized", "group", "personal")
+    judged_by: ClassVar[PredictorKind] = "personal"
     gradients_per_step: ClassVar[int] = 5
     personal_down: ClassVar[bool] = True
+    personal_brief: ClassVar[bool] = True
     relative_to: ClassVar[dict[str, str]] = {"omega": "omega"}
 
     groups: int = hyper(3, "number of groups", symbol="K", paper="1, 2, 3, 4", ge=1)
@@ -114,10 +128,10 @@ class PFedKM(Method, Exchange):
         models = tree.stack([params] * self.groups)
         return Server(models, labels, uploads, torch.full_like(labels, NEVER), torch.tensor(0), key)
 
-    def client_init(self, server: Server, client: Tensor) -> Client:
+    def client_init(self, server: Server, client_id: Tensor) -> Client:
         """Both models are the group's."""
-        model = tree.row(server.models, _label(server, client))
-        return Client(model, model, torch.full_like(client, NEVER))
+        model = tree.row(server.models, server.labels[client_id])
+        return Client(model, model)
 
     def down(self, server: Server, ids: Tensor) -> Down:
         """Ω[c_i]."""
@@ -125,25 +139,28 @@ class PFedKM(Method, Exchange):
 
     def begin(self, client: Client, down: Down, site: Site) -> Client:
         """C1: ω <- Ω[c_i], θ <- ω."""
-        return Client(down.omega, down.omega, client.chosen)
+        return Client(down.omega, down.omega)
 
     def step(
         self, work: Client, client: Client, down: Down, batches: tuple[Batch, ...], site: Site
     ) -> Client:
-        """C2: one local round."""
+        """C2."""
+        return Client(*self.local_round(work.theta, work.omega, batches[0], site))
+
+    def local_round(self, theta: Params, omega: Params, batch: Batch, site: Site) -> tuple[Params, Params]:
+        """C2: θ approaches the minimum of h on one batch, then ω takes a step towards it."""
         theta = approach(
             site.objective,
-            batches[0],
-            work.theta if self.inner_start == "warm" else work.omega,
-            work.omega,
+            batch,
+            theta if self.inner_start == "warm" else omega,
+            omega,
             attraction=self.moreau_weight,
             steps=self.inner_steps,
             rate=site.rate(self.inner_rate),
             tolerance=self.inner_tolerance,
         )
         rate = site.rate(self.learning_rate)
-        omega = descend(work.omega, theta, attraction=self.moreau_weight, rate=rate)
-        return Client(theta, omega, work.chosen)
+        return theta, descend(omega, theta, attraction=self.moreau_weight, rate=rate)
 
     def finish(self, work: Client, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
         """C3: keep θ_i and ω_i, send ω_i."""
@@ -170,14 +187,17 @@ class PFedKM(Method, Exchange):
         """Cached uploads age."""
         return server._replace(round=server.round + 1)
 
-    def predictors(self, server: Server, client: Client, number: Tensor) -> dict[PredictorKind, Predictor]:
-        """ω_i, Ω[c_i] and θ_i."""
-        label = torch.where(client.chosen == NEVER, _label(server, number), client.chosen)
-        return {"localized": client.omega, "group": tree.row(server.models, label), "personal": client.theta}
+    def brief(self, server: Server, ids: Tensor) -> Down:
+        """Ω[c_i]."""
+        return self.down(server, ids)
 
-    def newcomer(self, server: Server) -> Newcomer:
+    def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
+        """ω_i, Ω[c_i] and θ_i."""
+        return {"localized": client.omega, "group": brief.omega, "personal": client.theta}
+
+    def newcomer(self, server: Server) -> tuple["PFedKMNewcomer", Server]:
         """The group of least loss, then local rounds from its model."""
-        return Newcomer(self, self.local_steps)
+        return PFedKMNewcomer(self, self.local_steps), server
 
     def _counted(self, heard: Tensor, now: Tensor, population: Population) -> Tensor:
         """Whose last upload is clustered, bool[clients]."""
@@ -193,11 +213,67 @@ class PFedKM(Method, Exchange):
                 shares = sizes[members].double() if self.weighting == "samples" else members[members].double()
                 changes = tree.subtract(tree.select(uploads, members), model)
                 change = tree.weighted_sum(changes, shares / shares.sum())
-                model = tree.step(model, -self.server_mixing, change)
+                model = tree.advance(model, self.server_mixing, change)
             moved.append(model)
         return tree.stack(moved)
 
 
-def _label(server: Server, number: Tensor) -> Tensor:
-    """c_i. A newcomer's number may be beyond all of the run's; it gets some label, and chooses its own."""
-    return server.labels[number.clamp_max(len(server.labels) - 1)]
+class NewcomerClient(NamedTuple):
+    """θ and ω, and the model of the group that the newcomer has chosen."""
+
+    theta: Params
+    omega: Params
+    group: Params
+
+
+class Groups(NamedTuple):
+    """To a newcomer: all group models."""
+
+    models: Params
+
+
+@dataclass(frozen=True, config=STRICT)
+class PFedKMNewcomer(TrainedNewcomer):
+    """A newcomer chooses the group whose model has the least loss on its rows, and goes on from there.
+
+    ω <- Ω[argmin_k f(Ω_k)],  θ <- ω,  then local rounds                                     (spec 4.9)
+    """
+
+    sees_all_rows: ClassVar[bool] = True
+
+    method: PFedKM
+    local_steps: LocalWork
+
+    def client_init(self, server: Server, client_id: Tensor) -> NewcomerClient:
+        """Some group's, until it has looked at all of them."""
+        first = tree.row(server.models, 0)
+        return NewcomerClient(first, first, first)
+
+    def down(self, server: Server, ids: Tensor) -> Groups:
+        """All group models."""
+        return Groups(server.models)
+
+    def begin(self, client: NewcomerClient, down: Groups, site: Site) -> NewcomerClient:
+        """The best group."""
+        group = tree.row(down.models, best_group(site.objective, down.models, site.all_rows))
+        return NewcomerClient(group, group, group)
+
+    def step(
+        self,
+        work: NewcomerClient,
+        client: NewcomerClient,
+        down: Groups,
+        batches: tuple[Batch, ...],
+        site: Site,
+    ) -> NewcomerClient:
+        """C2."""
+        theta, omega = self.method.local_round(work.theta, work.omega, batches[0], site)
+        return work._replace(theta=theta, omega=omega)
+
+    def brief(self, server: Server, ids: Tensor) -> Nothing:
+        """Nothing: the newcomer has kept its group's model."""
+        return Nothing()
+
+    def predictors(self, client: NewcomerClient, brief: Nothing) -> dict[PredictorKind, Predictor]:
+        """ω, the group's model, and θ."""
+        return {"localized": client.omega, "group": client.group, "personal": client.theta}

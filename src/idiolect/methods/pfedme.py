@@ -18,14 +18,26 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import tree
-from idiolect.core.hyper import STRICT, hyper
-from idiolect.core.method import Cohort, Exchange, Info, LocalWork, Method, Population, PredictorKind, Site
+from idiolect.core import (
+    STRICT,
+    Batch,
+    Cohort,
+    Exchange,
+    Info,
+    LocalWork,
+    Method,
+    Params,
+    Population,
+    Predictor,
+    PredictorKind,
+    Schedule,
+    Site,
+    Weighting,
+    hyper,
+    reply_weights,
+    tree,
+)
 from idiolect.core.moreau import approach, descend
-from idiolect.core.objective import Batch, Predictor
-from idiolect.core.schedule import Schedule
-from idiolect.core.tree import Params
-from idiolect.core.weighting import Weighting, reply_weights
 
 
 class Server(NamedTuple):
@@ -60,6 +72,7 @@ class PFedMe(Method, Exchange):
     name: ClassVar[str] = "pfedme"
     paper: ClassVar[str] = "T. Dinh, Tran, Nguyen 2020"
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized", "personal")
+    judged_by: ClassVar[PredictorKind] = "personal"
     gradients_per_step: ClassVar[int] = 5
     changes_of: ClassVar[dict[str, str]] = {"change": "w"}
 
@@ -95,7 +108,7 @@ class PFedMe(Method, Exchange):
         """w^0."""
         return Server(params)
 
-    def client_init(self, server: Server, client: Tensor) -> Client:
+    def client_init(self, server: Server, client_id: Tensor) -> Client:
         """The shared model is the first personal one."""
         return Client(server.w, server.w)
 
@@ -146,8 +159,12 @@ class PFedMe(Method, Exchange):
 
     def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
         """w <- w + β · mean change."""
-        return Server(tree.step(server.w, -self.server_mixing, replies.change)), {}
+        return Server(tree.advance(server.w, self.server_mixing, replies.change)), {}
 
-    def predictors(self, server: Server, client: Client, number: Tensor) -> dict[PredictorKind, Predictor]:
+    def brief(self, server: Server, ids: Tensor) -> Down:
+        """w."""
+        return Down(server.w)
+
+    def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
         """w, w_i and θ_i."""
-        return {"global": server.w, "localized": client.w, "personal": client.theta}
+        return {"global": brief.w, "localized": client.w, "personal": client.theta}

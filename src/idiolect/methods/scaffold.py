@@ -16,14 +16,25 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import tree
-from idiolect.core.fine_tuning import FineTuning
-from idiolect.core.hyper import STRICT, hyper
-from idiolect.core.method import Cohort, Exchange, Info, LocalWork, Method, Population, PredictorKind, Site
-from idiolect.core.objective import Batch, Predictor
-from idiolect.core.schedule import Schedule
-from idiolect.core.tree import Params
-from idiolect.core.weighting import reply_weights
+from idiolect.core import (
+    STRICT,
+    Batch,
+    Cohort,
+    Exchange,
+    Info,
+    LocalWork,
+    Method,
+    Params,
+    Population,
+    Predictor,
+    PredictorKind,
+    Schedule,
+    Site,
+    hyper,
+    reply_weights,
+    tree,
+)
+from idiolect.core.newcomer import FineTuning
 
 
 class Server(NamedTuple):
@@ -61,6 +72,12 @@ class Work(NamedTuple):
     rates: Tensor
 
 
+class Brief(NamedTuple):
+    """To predict with: the shared model."""
+
+    w: Params
+
+
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Scaffold(Method, Exchange):
     """Local steps corrected by the difference of the shared and the own gradient."""
@@ -68,6 +85,7 @@ class Scaffold(Method, Exchange):
     name: ClassVar[str] = "scaffold"
     paper: ClassVar[str] = "Karimireddy et al. 2020"
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized")
+    judged_by: ClassVar[PredictorKind] = "localized"
     stateful: ClassVar[bool] = True
     changes_of: ClassVar[dict[str, str]] = {"w_delta": "w", "c_delta": "c"}
 
@@ -89,7 +107,7 @@ class Scaffold(Method, Exchange):
         """w^0 and c = 0."""
         return Server(params, tree.zeros_like(params))
 
-    def client_init(self, server: Server, client: Tensor) -> Client:
+    def client_init(self, server: Server, client_id: Tensor) -> Client:
         """c_i = 0."""
         return Client(tree.zeros_like(server.w), server.w)
 
@@ -128,14 +146,18 @@ class Scaffold(Method, Exchange):
         """w <- w + η_g mean(w_i - w); c <- c + (|S|/N) mean(c_i⁺ - c_i)."""
         share = len(cohort) / cohort.population.count
         return Server(
-            tree.step(server.w, -self.outer_step, replies.w_delta),
+            tree.advance(server.w, self.outer_step, replies.w_delta),
             tree.step(server.c, -share, replies.c_delta),
         ), {}
 
-    def predictors(self, server: Server, client: Client, number: Tensor) -> dict[PredictorKind, Predictor]:
-        """The shared model, and the client's last local copy of it."""
-        return {"global": server.w, "localized": client.w}
+    def brief(self, server: Server, ids: Tensor) -> Brief:
+        """w."""
+        return Brief(server.w)
 
-    def newcomer(self, server: Server) -> FineTuning:
+    def predictors(self, client: Client, brief: Brief) -> dict[PredictorKind, Predictor]:
+        """The shared model, and the client's last local copy of it."""
+        return {"global": brief.w, "localized": client.w}
+
+    def newcomer(self, server: Server) -> tuple[FineTuning, Server]:
         """Ordinary local steps from w: a newcomer has no control of its own to set against c."""
-        return FineTuning(self.learning_rate, self.local_steps)
+        return FineTuning(self, self.learning_rate, self.local_steps), server

@@ -19,15 +19,23 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core.fine_tuning import FineTuning
-from idiolect.core.hyper import STRICT, hyper
-from idiolect.core.method import LocalWork, Method, Population, PredictorKind
-from idiolect.core.objective import Predictor
-from idiolect.core.schedule import Schedule
+from idiolect.core import (
+    STRICT,
+    Exchange,
+    LocalWork,
+    Method,
+    Params,
+    Population,
+    Predictor,
+    PredictorKind,
+    Schedule,
+    Weighting,
+    hyper,
+)
+from idiolect.core.newcomer import FineTuning
 from idiolect.core.submodel import Chain, Ratio, Selection
-from idiolect.core.tree import Params
-from idiolect.core.weighting import Weighting
 from idiolect.methods._submodel_training import SubmodelTraining
+from idiolect.methods._submodel_transport import HeldOnly
 
 
 class Server(NamedTuple):
@@ -44,6 +52,12 @@ class Client(NamedTuple):
     w: Params
 
 
+class Brief(NamedTuple):
+    """To predict with: the shared model."""
+
+    w: Params
+
+
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class _SubmodelFedAvg(Method, ABC):
     """All but the choice of units."""
@@ -51,6 +65,7 @@ class _SubmodelFedAvg(Method, ABC):
     paper: ClassVar[str]
     selection: ClassVar[Selection]
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized")
+    judged_by: ClassVar[PredictorKind] = "localized"
 
     learning_rate: Schedule = hyper(0.1, "step size of the local steps", symbol="η", alias="lr")
     local_steps: LocalWork = hyper(10, "local steps in a round", symbol="τ")
@@ -68,7 +83,7 @@ class _SubmodelFedAvg(Method, ABC):
             Chain.of(params).refuse_empty_layers(self.capacities)
         return Server(params, torch.tensor(0), key)
 
-    def client_init(self, server: Server, client: Tensor) -> Client:
+    def client_init(self, server: Server, client_id: Tensor) -> Client:
         """The shared model is the first local copy."""
         return Client(server.w)
 
@@ -80,13 +95,21 @@ class _SubmodelFedAvg(Method, ABC):
         """Count the round."""
         return server._replace(round=server.round + 1)
 
-    def predictors(self, server: Server, client: Client, number: Tensor) -> dict[PredictorKind, Predictor]:
-        """The shared model, and the client's last sub-model."""
-        return {"global": server.w, "localized": client.w}
+    def brief(self, server: Server, ids: Tensor) -> Brief:
+        """w."""
+        return Brief(server.w)
 
-    def newcomer(self, server: Server) -> FineTuning:
+    def predictors(self, client: Client, brief: Brief) -> dict[PredictorKind, Predictor]:
+        """The shared model, and the client's last sub-model."""
+        return {"global": brief.w, "localized": client.w}
+
+    def transport(self, exchange: Exchange) -> HeldOnly:
+        """Of sub-models only what is held travels."""
+        return HeldOnly(exchange)
+
+    def newcomer(self, server: Server) -> tuple[FineTuning, Server]:
         """Its own copy of the whole shared model, trained."""
-        return FineTuning(self.learning_rate, self.local_steps)
+        return FineTuning(self, self.learning_rate, self.local_steps), server
 
     def _training(self, roll: int = 1) -> SubmodelTraining:
         return SubmodelTraining(

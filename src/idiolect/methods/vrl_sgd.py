@@ -15,13 +15,25 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import tree
-from idiolect.core.hyper import STRICT, hyper
-from idiolect.core.method import Cohort, Exchange, Info, LocalWork, Method, Population, PredictorKind, Site
-from idiolect.core.objective import Batch, Predictor
-from idiolect.core.schedule import Schedule, round_total
-from idiolect.core.tree import Params
-from idiolect.core.weighting import reply_weights
+from idiolect.core import (
+    STRICT,
+    Batch,
+    Cohort,
+    Exchange,
+    Info,
+    LocalWork,
+    Method,
+    Params,
+    Population,
+    Predictor,
+    PredictorKind,
+    Schedule,
+    Site,
+    hyper,
+    reply_weights,
+    tree,
+)
+from idiolect.core.schedule import round_total
 
 NEVER = -2  # a round that has no next one
 
@@ -67,6 +79,7 @@ class VRLSGD(Method, Exchange):
     name: ClassVar[str] = "vrl-sgd"
     paper: ClassVar[str] = "Liang et al. 2019"
     kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized")
+    judged_by: ClassVar[PredictorKind] = "localized"
     stateful: ClassVar[bool] = True
     relative_to: ClassVar[dict[str, str]] = {"w": "w"}
 
@@ -77,10 +90,10 @@ class VRLSGD(Method, Exchange):
         """w^0."""
         return Server(params)
 
-    def client_init(self, server: Server, client: Tensor) -> Client:
+    def client_init(self, server: Server, client_id: Tensor) -> Client:
         """Δ_i = 0."""
         one = torch.ones_like(tree.scalar_of(server.w))
-        return Client(tree.zeros_like(server.w), server.w, torch.full_like(client, NEVER), one)
+        return Client(tree.zeros_like(server.w), server.w, torch.full_like(client_id, NEVER), one)
 
     def down(self, server: Server, ids: Tensor) -> Down:
         """w."""
@@ -113,6 +126,10 @@ class VRLSGD(Method, Exchange):
         """w <- mean w_i."""
         return Server(replies.w), {}
 
-    def predictors(self, server: Server, client: Client, number: Tensor) -> dict[PredictorKind, Predictor]:
+    def brief(self, server: Server, ids: Tensor) -> Down:
+        """w."""
+        return Down(server.w)
+
+    def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
         """The shared model, and the client's last local copy of it."""
-        return {"global": server.w, "localized": client.w}
+        return {"global": brief.w, "localized": client.w}

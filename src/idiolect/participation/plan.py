@@ -21,8 +21,8 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from idiolect.core import rng
+from idiolect.core.cohort import Cohort, Population
 from idiolect.core.hyper import STRICT
-from idiolect.core.method import Cohort, Population
 from idiolect.core.schedule import PlainSchedule, Restart
 from idiolect.participation.sampling import Proportional, Sampler, Uniform
 from idiolect.participation.work import Fixed, Fraction, WorkLaw, client_number

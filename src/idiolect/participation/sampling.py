@@ -8,8 +8,8 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from idiolect.core import rng
+from idiolect.core.cohort import Cohort, Population
 from idiolect.core.hyper import STRICT
-from idiolect.core.method import Cohort, Population
 from idiolect.errors import UserError
 
 

@@ -24,8 +24,8 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from idiolect.core import rng
+from idiolect.core.cohort import Cohort
 from idiolect.core.hyper import STRICT
-from idiolect.core.method import Cohort
 from idiolect.errors import UserError, did_you_mean
 
 Fraction = Annotated[float, Field(ge=0, le=1)]

@@ -35,7 +35,7 @@ class Evidence:
     @property
     def judged(self) -> list[str]:
         """The models that the methods are judged by, and the shared model to compare them with."""
-        names = [name_of(m, find_method(m).kinds[-1]) for m in dict.fromkeys(self.table.method)]
+        names = [name_of(m, find_method(m).judged_by) for m in dict.fromkeys(self.table.method)]
         shared = [
             name_of(m, k) for m, k in zip(self.table.method, self.table.kind, strict=True) if k == "global"
         ]

@@ -8,7 +8,7 @@ import pandas as pd
 from idiolect.core.clustering import adjusted_rand_index
 from idiolect.data.federation import Federation
 from idiolect.engines.compiler.doubt import Doubt
-from idiolect.engines.loop import RoundResult
+from idiolect.engines.loop import PlayedRound
 from idiolect.evaluation.metrics import evaluate, main_metric
 from idiolect.evaluation.summary import validation_scores
 from idiolect.runs.tables import TABLES, TYPES, TableName
@@ -100,7 +100,7 @@ class _BestSoFar:
     """The best validation score of the kind that the method is judged by."""
 
     def __init__(self, simulation: Simulation, metrics: pd.DataFrame) -> None:
-        self.kind = simulation.method.kinds[-1]
+        self.kind = simulation.method.judged_by
         self.metric = main_metric(simulation.federation.task)
         # A killed run may have evaluated rounds that it is about to play again.
         past = validation_scores(metrics[metrics["round"] <= simulation.round], self.kind, self.metric)
@@ -125,7 +125,7 @@ class _RoundLog:
         self.traffic: list[tuple[int, str, str, str, int]] = []
         self.diagnostics: list[tuple[int, str, int, float]] = []
 
-    def add(self, result: RoundResult, round_number: int) -> None:
+    def add(self, result: PlayedRound, round_number: int) -> None:
         self.rounds.append((round_number, int(result.down_bits.sum()), int(result.up_bits.sum())))
         for direction, parts in (("down", result.down_parts), ("up", result.up_parts)):
             for part, bits in parts.items():

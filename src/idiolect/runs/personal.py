@@ -93,7 +93,7 @@ def chosen_predictor(simulation: Simulation, client: str, kind: str | None) -> t
     """A client's model of some kind, by default the one that the method is judged by; and the kind."""
     number = client_number(client, simulation.federation.names)
     kinds = simulation.method.kinds
-    kind = kind or kinds[-1]
+    kind = kind or simulation.method.judged_by
     if kind not in kinds:
         known = ", ".join(kinds)
         raise UserError(f"kind={kind} is not possible: the models of {simulation.method.name} are {known}")

@@ -5,22 +5,16 @@ the nearest group, learn whom to learn from. The server's state does not change.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
-import torch
 
-from idiolect.core.method import Cohort, Population
 from idiolect.data.federation import Federation
 from idiolect.data.newcomers import newcomers_like
 from idiolect.data.splits import DEFAULT_FRACTIONS
 from idiolect.data.tables import read_table
 from idiolect.errors import UserError, did_you_mean
 from idiolect.evaluation.metrics import evaluate
-from idiolect.runs.after_run import AfterRun
-from idiolect.runs.build import build_simulation
-from idiolect.runs.config import RunConfig
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.personal import export_client
 from idiolect.runs.settings import read_settings
@@ -51,39 +45,18 @@ def personalize(run: RunFolder, arguments: Sequence[str]) -> pd.DataFrame:
         seed=config.seed,
         fractions=data.get("fractions") or config.data.get("fractions") or DEFAULT_FRACTIONS,
     )
-    simulation = train_newcomers(trained, config, federation, settings.get("steps"))
+    simulation = train_newcomers(trained, federation, settings.get("steps"))
     if out := settings.get("out"):
         for name in federation.names:
             export_client(simulation, config, name, Path(out) / name)
     return evaluate(simulation)
 
 
-def train_newcomers(
-    trained: Simulation, config: RunConfig, federation: Federation, steps: int | None
-) -> Simulation:
+def train_newcomers(trained: Simulation, federation: Federation, steps: int | None) -> Simulation:
     """The newcomers' own simulation, after the exchange that the method has for them."""
     if steps is not None and (not isinstance(steps, int) or steps < 1):
         raise UserError(f"steps={steps} is not possible: it must be a whole number of at least 1")
-    alone = replace(config, participation=type(config.participation)(), store="memory")
-    simulation = build_simulation(alone, federation)
-    simulation.server = simulation.engine.setting.founding = trained.server
-    simulation.round = trained.round
-    exchange = simulation.method.newcomer(trained.server)
-    if exchange is not None:
-        exchange = AfterRun(
-            inner=exchange,
-            local_steps=exchange.local_steps if steps is None else steps,
-            round_steps=trained.engine.setting.clock_steps(exchange),
-        )
-        simulation.engine.run(exchange, trained.server, _everybody(federation), trained.round)
-    return simulation
-
-
-def _everybody(federation: Federation) -> Cohort:
-    sizes = federation.train.sizes
-    all_of_it = torch.ones(len(sizes), dtype=torch.float64)
-    present = torch.ones(len(sizes), dtype=torch.bool)
-    return Cohort(torch.arange(len(sizes)), all_of_it, present, all_of_it, Population(sizes, present))
+    return trained.newcomers(federation, steps=steps)
 
 
 def _refuse_unknown(given: dict[str, object], known: Sequence[str], prefix: str) -> None:

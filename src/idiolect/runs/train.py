@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from idiolect.core.method import Method
 from idiolect.core.task import Task
 from idiolect.errors import UserError
 from idiolect.evaluation.metrics import main_metric
@@ -68,13 +69,13 @@ def summarise_run(
     clients: pd.DataFrame,
     rounds: pd.DataFrame,
     task: Task,
-    kinds: Sequence[str],
+    method: Method,
     choice: Choice,
 ) -> dict[str, Any]:
-    """The reported numbers of each model kind; the last kind is the one the method is judged by."""
+    """The reported numbers of each model kind."""
     metric, part = main_metric(task), reported_part(metrics)
     by_kind = {}
-    for kind in kinds:
+    for kind in method.kinds:
         chosen = reported_round(metrics, kind, metric, choice)
         values = reported_values(metrics, kind, metric, chosen)
         by_kind[kind] = {"round": chosen, **summarise(values, clients[part], metric)._asdict()}
@@ -83,9 +84,9 @@ def summarise_run(
         "metric": metric,
         "part": part,
         "chosen_by": choice,
-        "judged_by": kinds[-1],
+        "judged_by": method.judged_by,
         "kinds": by_kind,
-        "diverged": [kind for kind in kinds if _diverged(metrics, kind)],
+        "diverged": [kind for kind in method.kinds if _diverged(metrics, kind)],
         "down_bits": int(rounds["down_bits"].sum()),
         "up_bits": int(rounds["up_bits"].sum()),
     }
@@ -119,7 +120,7 @@ def _play(
         folder.clients(),
         folder.rounds(),
         simulation.federation.task,
-        simulation.method.kinds,
+        simulation.method,
         config.evaluation.choose,
     )
     folder.finish(summary)

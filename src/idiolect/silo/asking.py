@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from idiolect.core import tree
-from idiolect.core.method import Exchange, Message
+from idiolect.core.exchange import Message
+from idiolect.core.transport import Transport
 from idiolect.errors import UserError
 from idiolect.silo.wire import Packet, describe, pack, signature, unpack
 
@@ -48,15 +49,15 @@ class Patience:
 
 @dataclass(frozen=True)
 class Expected:
-    """What an upload must be: that of an exchange, in structure, shapes and types like a rehearsed one."""
+    """What an upload must be: like a rehearsed one in structure, shapes and types, as a transport has it."""
 
-    exchange: Exchange
+    transport: Transport
     like: Message
 
     def read(self, sent: Message | None) -> Message:
         """The upload as the method has it, from what was sent."""
-        rehearsed = self.exchange.send_up(tree.zeros_like(self.like))
-        upload = self.exchange.receive_up(sent, self.like) if _alike(sent, rehearsed) else None
+        rehearsed = self.transport.send_up(tree.zeros_like(self.like))
+        upload = self.transport.receive_up(sent, self.like) if _alike(sent, rehearsed) else None
         if upload is None or signature(upload) != signature(self.like):
             raise UserError("sent an upload of another structure, shape or type than the method has")
         if not all(bool(leaf.isfinite().all()) for leaf in tree.leaves(upload)):

@@ -1,27 +1,20 @@
 """The coordinator's half: an engine whose clients are silos, and the rounds with checkpoints around it."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 import torch
 from torch import Tensor
 
+from idiolect.codecs.config import with_own_codec
 from idiolect.core import rng, tree
-from idiolect.core.method import (
-    ClientState,
-    Cohort,
-    Exchange,
-    Journals,
-    Message,
-    Population,
-    ServerState,
-    Site,
-)
+from idiolect.core.cohort import Cohort, Population
+from idiolect.core.exchange import ClientState, Exchange, Message, ServerState, Site
 from idiolect.core.objective import Batch, Objective
+from idiolect.core.observed import observed
 from idiolect.core.schedule import Clock
-from idiolect.data.federation import Rows
+from idiolect.core.transport import Journals
 from idiolect.engines.base import Outcome, Setting, Traffic, combine
 from idiolect.engines.loop import play_round
 from idiolect.evaluation.metrics import COLUMNS, main_metric
@@ -31,7 +24,6 @@ from idiolect.silo.asking import Expected, Link, Request, ask_all
 from idiolect.silo.finding import agree_on_schema
 from idiolect.silo.roster import Roster
 from idiolect.silo.serving import ServeFolder, ServeSettings
-from idiolect.silo.share import needs, shared_part
 from idiolect.silo.tracking import Tracker, View
 from idiolect.silo.wire import Packet, describe_object
 
@@ -59,19 +51,22 @@ class Silos:
         self._position = (-1, 0)
         self._journals: Journals = {}
 
-    def run(self, exchange: Exchange, server: ServerState, cohort: Cohort, round_number: int) -> Outcome:
+    def carry_out(
+        self, exchange: Exchange, server: ServerState, cohort: Cohort, round_number: int
+    ) -> Outcome:
         """Carry out one exchange."""
+        transport = self.setting.transport(exchange)
         cohort = self.setting.prepare(exchange, server, cohort, round_number)
         started = self._position[0] == round_number
         self._position = (round_number, self._position[1] + 1 if started else 0)
-        self._journals = exchange.journals(server, self._journals)
+        self._journals = transport.journals(server, self._journals)
         traffic = Traffic(len(cohort))
         requests = {}
         for place in range(len(cohort)):
             here = torch.tensor([place])
             one = cohort.select(here)
             down = exchange.down(server, one.ids)
-            traffic.record(traffic.down, here, exchange.down_bits(server, down, one.ids))
+            traffic.record(traffic.down, here, transport.down_bits(server, down, one.ids))
             down = tree.row(down, 0) if exchange.personal_down else down
             requests[self._name(int(one.ids))] = self._work(exchange, server, down, one)
         minimum = self.settings.minimum(len(requests))
@@ -88,28 +83,20 @@ class Silos:
             if cohort.replied[place]:
                 arrived[place] = True
                 uploads.append(packet.trees["upload"])
-                bits = exchange.up_bits(tree.stack(uploads[-1:]), cohort.ids[place : place + 1])
+                bits = transport.up_bits(tree.stack(uploads[-1:]), cohort.ids[place : place + 1])
                 traffic.record(traffic.up, torch.tensor([place]), bits)
         heard = cohort.select(arrived)
         return Outcome(combine(exchange, server, uploads, heard), heard, traffic, cohort.ids)
-
-    def survey(
-        self, look: Callable[[ClientState, Site], Any], part: Rows, ids: Tensor, round_number: int
-    ) -> Any:
-        """Nobody looks at silos from here: they are asked to evaluate."""
-        raise NotImplementedError("the coordinator cannot look at clients")
 
     def evaluate(self, server: ServerState, ids: Tensor, round_number: int) -> pd.DataFrame:
         """The metrics of the silos that share them, in the form of a simulation's."""
         requests = {}
         for number in ids.tolist():
-            first = self.first_state(number)
-            template = tree.row(self.setting.arrivals(self.setting.founding, torch.tensor([number])), 0)
-            site = self._stand_in_site(torch.tensor(number), round_number, 0)
-            needed = needs(self.setting.method, server, template, site)
-            share, absent = shared_part(server, needed, number)
-            header = {"ask": "evaluate", "run": self.run_name, "round": round_number, "absent": absent}
-            trees = {"server": share} | ({} if first is None else {"first": first})
+            first, method = self.first_state(number), self.setting.method
+            brief = method.brief(server, torch.tensor([number]))
+            brief = tree.row(brief, 0) if method.personal_brief else brief
+            header = {"ask": "evaluate", "run": self.run_name, "round": round_number}
+            trees = {"brief": brief} | ({} if first is None else {"first": first})
             requests[self._name(number)] = Request(header, trees)
         with self.tracker.asking("evaluation", f"evaluation after round {round_number}"):
             replies = ask_all(self.link, requests, self.settings.patience, 0)
@@ -149,7 +136,7 @@ class Silos:
         if first is not None:
             # It may be a silo that lost its state: whatever it held before is gone, so nothing is left out.
             return Request(header, {"down": down, "first": first}, expected)
-        sent = exchange.send_down(server, down, one.ids[0], self._journals)
+        sent = self.setting.transport(exchange).send_down(server, down, one.ids[0], self._journals)
         return Request(header, {"down": sent}, expected)
 
     def _expected(self, exchange: Exchange, down: Message, one: Cohort) -> Expected:
@@ -157,17 +144,17 @@ class Silos:
         client = tree.row(self.setting.arrivals(self.setting.founding, one.ids), 0)
         site = self._stand_in_site(one.ids[0], self._position[0], self.setting.clock_steps(exchange))
         _, upload = exchange.finish(exchange.begin(client, down, site), client, down, site)
-        return Expected(exchange, upload)
+        return Expected(self.setting.transport(exchange), upload)
 
-    def _stand_in_site(self, number: Tensor, round_number: int, clock_steps: int) -> Site:
+    def _stand_in_site(self, client_id: Tensor, round_number: int, clock_steps: int) -> Site:
         federation = self.setting.federation
         rows = Batch(federation.inputs, federation.targets, torch.ones(1, dtype=federation.inputs.dtype))
         return Site(
             objective=self.setting.objective,
-            client=number,
+            client_id=client_id,
             size=torch.tensor(1),
             steps=torch.tensor(1),
-            key=self.setting.client_key(number, round_number),
+            key=self.setting.client_key(client_id, round_number),
             clock=Clock(torch.tensor(round_number), torch.tensor(0), clock_steps),
             rows=rows,
         )
@@ -195,7 +182,7 @@ def _play(folder: ServeFolder, link: Link, tracker: Tracker) -> list[pd.DataFram
             metrics.append(engine.evaluate(server, present, done))
             folder.write_metrics(metrics)
         _log_metrics(
-            metrics[-1], engine.setting.method.kinds[-1], main_metric(engine.setting.federation.task)
+            metrics[-1], engine.setting.method.judged_by, main_metric(engine.setting.federation.task)
         )
 
     def is_due(done: int) -> bool:
@@ -280,7 +267,7 @@ def _build(
     options = dict(config.model)
     module = build_model(options.pop("name"), federation, seed=config.seed, **options).to(dtype)
     objective = Objective(module, federation.task, config.weight_decay)
-    method = config.codec.wrap(build_method(config.method))
+    method = observed(with_own_codec(config.codec.wrap(build_method(config.method))))
     plan = config.participation.bind(settings.silos)
     population = Population(federation.train.sizes, plan.present(0, len(federation)))
     founding = method.server_init(objective.initial_params(), population, rng.key(config.seed, "server"))

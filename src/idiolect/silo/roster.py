@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.method import ClientState
+from idiolect.core.exchange import ClientState
 
 
 class Roster:

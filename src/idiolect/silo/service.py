@@ -21,13 +21,16 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from idiolect.codecs.config import CodecConfig
+from idiolect.codecs.config import CodecConfig, with_own_codec
 from idiolect.core import tree
-from idiolect.core.method import ClientState, Cohort, Exchange, Method, Population, Site
+from idiolect.core.cohort import Cohort, Population
+from idiolect.core.exchange import ClientState, Exchange, Site
+from idiolect.core.method import Method
 from idiolect.core.objective import Objective
+from idiolect.core.observed import observed
 from idiolect.data.federation import Federation, Rows
 from idiolect.engines.base import Setting
-from idiolect.engines.sequential import Sequential, Task
+from idiolect.engines.sequential import Assignment, Sequential
 from idiolect.errors import UserError
 from idiolect.evaluation.metrics import PARTS, row_metrics, rows_of
 from idiolect.models import build_model, outline_model
@@ -35,7 +38,6 @@ from idiolect.runs.checks import build
 from idiolect.runs.config import build_method
 from idiolect.silo.limits import Limits
 from idiolect.silo.schema import Schema, Search
-from idiolect.silo.share import filled_in
 from idiolect.silo.summary import summarise
 from idiolect.silo.vault import FIRST, Position, RunVault
 from idiolect.silo.wire import Packet, pack, rebuild_object, unpack
@@ -68,16 +70,6 @@ class OneClient:
     def load(self, folder: Path, template: ClientState) -> None:
         """States are kept in the vault."""
         raise NotImplementedError
-
-
-class SiloSetting(Setting):
-    """A setting in which the coordinator tells the clock, since other silos' sizes are not known here."""
-
-    steps_on_clock = 0
-
-    def clock_steps(self, exchange: Exchange) -> int:
-        """The local steps of a round on the clock of schedules."""
-        return self.steps_on_clock
 
 
 class Run:
@@ -119,35 +111,32 @@ class Run:
         state = self.vault.before(position)
         if state is None:
             raise UserError("this silo has no state in this run, and none was sent")
-        self.setting.steps_on_clock = int(header["clock_steps"])
-        down = exchange.receive_down(trees["down"], state)
-        state, upload = self.engine.work(Task(exchange, down, state, cohort, position.round))
-        sent = exchange.send_up(upload)  # before the state is kept: it may be refused
+        self.setting.round_steps = int(header["clock_steps"])
+        transport = self.setting.transport(exchange)
+        down = transport.receive_down(trees["down"], state)
+        state, upload = self.engine.work(Assignment(exchange, down, state, cohort, position.round))
+        sent = transport.send_up(upload)  # before the state is kept: it may be refused
         self.vault.keep(position, state)
         return pack({**_echo(header), "steps": int(cohort.steps)}, {"upload": sent})
 
     def evaluate(self, packet: Packet, limits: Limits, shares_metrics: bool) -> bytes:
         """The metrics of all models on validation and test rows; the models are kept here."""
         header, trees = packet
-        server = filled_in(trees["server"], header["absent"], limits.most_bytes)
-        round_number = int(header["round"])
+        brief, round_number = trees["brief"], int(header["round"])
         state = self.vault.latest()
         self._hold(trees["first"] if state is None else state)
         if self.method.adapts:
-            adapted = self._look(lambda client, site: self.method.adapt(server, client, site), round_number)
-            self._hold(adapted)
-
-        def models(client: ClientState, site: Site) -> Any:
-            return self.method.predictors(server, client, site.client)
+            self._hold(self._look(lambda client, site: self.method.adapt(client, brief, site), round_number))
 
         def metrics(client: ClientState, site: Site) -> Any:
             rows, objective = site.all_rows, site.objective
             return {
                 kind: row_metrics(objective.task, objective.predict(predictor, rows.inputs), rows)
-                for kind, predictor in models(client, site).items()
+                for kind, predictor in self.method.predictors(client, brief).items()
             }
 
-        self.vault.keep_models(self._look(models, round_number), round_number)
+        models = self._look(lambda client, site: self.method.predictors(client, brief), round_number)
+        self.vault.keep_models(models, round_number)
         if not shares_metrics:
             return pack(_echo(header))
         parts = {part: rows_of(self.setting.federation, part) for part in PARTS}
@@ -163,9 +152,12 @@ class Run:
     def _look(
         self, look: Callable[[ClientState, Site], Any], round_number: int, rows: Rows | None = None
     ) -> Any:
-        """Apply a function to the one client, by default with its training rows."""
+        """Look at the one client, by default with its training rows."""
         part = self.setting.federation.train if rows is None else rows
-        return tree.row(self.engine.survey(look, part, self.ids, round_number), 0)
+        return look(
+            tree.row(self.setting.store.get(self.ids), 0),
+            self.engine.site_of_rows(self.ids[0], part, round_number),
+        )
 
 
 class Silo:
@@ -278,9 +270,7 @@ class Silo:
         return RunVault(self.folder / identity)
 
 
-def build_setting(
-    config: dict[str, Any], federation: Federation, limits: Limits
-) -> tuple[Method, SiloSetting]:
+def build_setting(config: dict[str, Any], federation: Federation, limits: Limits) -> tuple[Method, Setting]:
     """The method and all that its client half needs, for one silo."""
     dtype = torch.float64 if config["dtype"] == "float64" else torch.float32
     federation = federation.to(dtype)
@@ -289,8 +279,9 @@ def build_setting(
     if ":" not in name:  # an own model is the silo's own code, which it allowed by name
         limits.admit_model(outline_model(name, federation, **options), dtype)
     module = build_model(name, federation, seed=config["seed"], **options).to(dtype)
-    method = build(CodecConfig, config["codec"], "codec").wrap(build_method(config["method"]))
-    setting = SiloSetting(
+    wrapped = build(CodecConfig, config["codec"], "codec").wrap(build_method(config["method"]))
+    method = observed(with_own_codec(wrapped))
+    setting = Setting(
         method,
         Objective(module, federation.task, config["weight_decay"]),
         federation,

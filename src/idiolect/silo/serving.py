@@ -20,7 +20,7 @@ from typing import Any
 
 import pandas as pd
 
-from idiolect.core.method import ClientState, ServerState
+from idiolect.core.exchange import ClientState, ServerState
 from idiolect.errors import UserError
 from idiolect.runs.config import RunConfig, resolve
 from idiolect.runs.settings import read_settings

@@ -11,7 +11,7 @@ crash of the coordinator, or when a reply was lost, the second answer equals the
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from idiolect.core.method import ClientState
+from idiolect.core.exchange import ClientState
 from idiolect.core.tree import Tree
 from idiolect.errors import UserError
 from idiolect.silo.wire import pack, unpack

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from idiolect.core.method import ClientState
+from idiolect.core.exchange import ClientState
 
 
 class Store(Protocol):

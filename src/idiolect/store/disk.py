@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.method import ClientState
+from idiolect.core.exchange import ClientState
 from idiolect.errors import UserError
 from idiolect.store.files import clear_write_errors, read_tensors, write_tensors
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.method import ClientState
+from idiolect.core.exchange import ClientState
 from idiolect.store.files import read_tensors, write_tensors
 
 _FILE = "clients.safetensors"

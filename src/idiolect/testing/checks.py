@@ -9,8 +9,11 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
+from idiolect.codecs.config import with_own_codec
 from idiolect.core import tree
-from idiolect.core.method import Cohort, Method, PredictorKind
+from idiolect.core.cohort import Cohort
+from idiolect.core.method import Method, PredictorKind
+from idiolect.core.observed import observed
 from idiolect.core.tree import Tree
 from idiolect.errors import UserError
 from idiolect.participation.sampling import Uniform
@@ -62,7 +65,7 @@ def check_method(
             for name, model in ZOO.items()
         ),
         ("the order of clients is irrelevant", lambda: _order_irrelevant(method)),
-        ("a client can join at any round", lambda: _newcomers_welcome(method)),
+        ("a client can join at any round", lambda: _arrivals_welcome(method)),
         *((f"reduces to {r.other.name}", lambda r=r: _reduces(method, r)) for r in reductions),
     ]
     if fixed_point is not None:
@@ -156,7 +159,7 @@ class _Delegate:
 class _Watched(_Delegate):
     """Compares every argument before and after every call."""
 
-    _CALLS = ("down", "begin", "step", "finish", "absorb", "weights", "predictors", "end_round")
+    _CALLS = ("down", "begin", "step", "finish", "absorb", "weights", "end_round", "brief", "predictors")
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self.inner, name)
@@ -180,38 +183,59 @@ class _Watched(_Delegate):
 class _Wired(_Delegate):
     """Server half and client half as two copies of a method, with bytes between them."""
 
-    def __init__(self, server_half: Any, client_half: Any, journals: Any = None) -> None:
+    def __init__(self, server_half: Any, client_half: Any) -> None:
         super().__init__(server_half)
         self.client_half = client_half
-        self.journals: dict[str, Any] = {} if journals is None else journals
+        self.journals: dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        of_client = name in ("client_init", "adapt", "predictors")
+        return getattr(self.client_half if of_client else self.inner, name)
+
+    def exchanges(self, server: Any) -> list["_WiredExchange"]:
+        """Those of both halves, in pairs."""
+        pairs = zip(self.inner.exchanges(server), self.client_half.exchanges(server), strict=True)
+        return [_WiredExchange(*pair, self.inner.transport(pair[0]), self.journals) for pair in pairs]
+
+    def brief(self, server: Any, ids: Tensor) -> Any:
+        """The brief as it travels."""
+        return _through_bytes(self.inner.brief(server, ids))
+
+    def transport(self, exchange: "_WiredExchange") -> Any:
+        """The method's own."""
+        return exchange.transport
+
+
+class _WiredExchange(_Delegate):
+    """The halves of an exchange, with bytes between them."""
+
+    def __init__(self, server_half: Any, client_half: Any, transport: Any, journals: dict[str, Any]) -> None:
+        super().__init__(server_half)
+        self.client_half, self.transport, self.journals = client_half, transport, journals
         self.server: Any = None
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("exchanges", "down", "begin", "finish"):
-            return getattr(self, f"_{name}")
-        if name in ("step", "client_init"):
-            return getattr(self.client_half, name)
-        return getattr(self.inner, name)
+        return getattr(self.client_half if name == "step" else self.inner, name)
 
-    def _exchanges(self, server: Any) -> list["_Wired"]:
-        pairs = zip(self.inner.exchanges(server), self.client_half.exchanges(server), strict=True)
-        return [_Wired(ours, theirs, self.journals) for ours, theirs in pairs]
-
-    def _down(self, server: Any, ids: Tensor) -> Any:
+    def down(self, server: Any, ids: Tensor) -> Any:
+        """The message as it travels."""
         self.server = server
-        self.journals.update(self.inner.journals(server, dict(self.journals)))
+        self.journals.update(self.transport.journals(server, dict(self.journals)))
         return _through_bytes(self.inner.down(server, ids))
 
-    def _begin(self, client: Any, down: Any, site: Any) -> Any:
-        sent = _through_bytes(self.inner.send_down(self.server, down, site.client, self.journals))
-        _require_received(self.client_half.receive_down(sent, client), down, "receive_down")
+    def begin(self, client: Any, down: Any, site: Any) -> Any:
+        """The client half of it; what it receives must be what was sent."""
+        transport = self.transport
+        sent = _through_bytes(transport.send_down(self.server, down, site.client_id, self.journals))
+        _require_received(transport.receive_down(sent, client), down, "receive_down")
         return self.client_half.begin(client, down, site)
 
-    def _finish(self, *arguments: Any) -> Any:
-        state, upload = self.client_half.finish(*arguments)
-        sent = _through_bytes(self.client_half.send_up(upload))
-        received = self.inner.receive_up(sent, tree.zeros_like(upload))
-        _require_received(received, upload, "receive_up")
+    def finish(self, work: Any, client: Any, down: Any, site: Any) -> Any:
+        """The client half of it; what the server receives must be what was sent."""
+        state, up = self.client_half.finish(work, client, down, site)
+        sent = _through_bytes(self.transport.send_up(up))
+        received = self.transport.receive_up(sent, tree.zeros_like(up))
+        _require_received(received, up, "receive_up")
         return _through_bytes(state), received
 
 
@@ -243,7 +267,7 @@ def _messages_typed(method: Method) -> None:
         watched = _Delegate(exchange)
         watched.finish = checked  # type: ignore[attr-defined]
         cohort = Uniform().cohort(0, 0, simulation.federation.train.sizes)
-        simulation.engine.run(watched, simulation.server, cohort, 0)  # type: ignore[arg-type]
+        simulation.engine.carry_out(watched, simulation.server, cohort, 0)  # type: ignore[arg-type]
 
 
 def _require_type(call: str, message: Any, declared: Any) -> None:
@@ -258,7 +282,8 @@ def _require_type(call: str, message: Any, declared: Any) -> None:
 
 def _only_messages(method: Method) -> None:
     together = simulate(copy.deepcopy(method), plan=PartialWork()).play(ROUNDS)
-    apart = simulate(_Wired(copy.deepcopy(method), copy.deepcopy(method)), plan=PartialWork()).play(ROUNDS)
+    halves = [observed(with_own_codec(copy.deepcopy(method))) for _ in range(2)]
+    apart = simulate(_Wired(*halves), plan=PartialWork()).play(ROUNDS)
     _require_equal(_everything(apart), _everything(together), 0.0)
 
 
@@ -308,7 +333,7 @@ def _order_irrelevant(method: Method) -> None:
     _require_equal(_everything(backwards), _everything(forwards), EQUAL)
 
 
-def _newcomers_welcome(method: Method) -> None:
+def _arrivals_welcome(method: Method) -> None:
     for joined in (1, ROUNDS - 1):
         simulation = simulate(copy.deepcopy(method), plan=PartialWork(joins={2: joined})).play(ROUNDS)
         for name, value in tree.to_named(_everything(simulation)).items():

@@ -1,0 +1,119 @@
+"""Methods with something around them, such as codecs: whatever it does not change is forwarded here.
+
+The states of what stands around hold those of the method as `inner`.
+"""
+
+from abc import ABC
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from idiolect.core.cohort import Cohort
+from idiolect.core.exchange import ClientState, Exchange, Message, ServerState, Site, Work
+from idiolect.core.method import Method, PredictorKind
+from idiolect.core.objective import Batch, Predictor
+from idiolect.core.tree import Params
+
+
+class MethodAround(Method, ABC):
+    """A method with something around it."""
+
+    method: Method
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The method's own name."""
+        return self.method.name
+
+    @property
+    def kinds(self) -> tuple[PredictorKind, ...]:  # type: ignore[override]
+        """Those of the method."""
+        return self.method.kinds
+
+    @property
+    def judged_by(self) -> PredictorKind:  # type: ignore[override]
+        """As the method is."""
+        return self.method.judged_by
+
+    @property
+    def adapts(self) -> bool:  # type: ignore[override]
+        """Whether the method does."""
+        return self.method.adapts
+
+    @property
+    def personal_brief(self) -> bool:  # type: ignore[override]
+        """Whether the method's is."""
+        return self.method.personal_brief
+
+    def end_round(self, server: ServerState) -> ServerState:
+        """As the method says."""
+        return server._replace(inner=self.method.end_round(server.inner))
+
+    def brief(self, server: ServerState, ids: Tensor) -> Message:
+        """As the method says."""
+        return self.method.brief(server.inner, ids)
+
+    def adapt(self, client: ClientState, brief: Message, site: Site) -> ClientState:
+        """As the method says."""
+        return client._replace(inner=self.method.adapt(client.inner, brief, site))
+
+    def predictors(self, client: ClientState, brief: Message) -> dict[PredictorKind, Predictor]:
+        """Those of the method."""
+        return self.method.predictors(client.inner, brief)
+
+    def logged_path(self) -> Callable[[Work], Params] | None:
+        """The method's."""
+        return self.method.logged_path()
+
+    def newcomer(self, server: ServerState) -> tuple[Method, ServerState]:
+        """The method's own, from its own server: nothing is absorbed, so nothing has to stand around it."""
+        return self.method.newcomer(server.inner)
+
+
+class ExchangeAround(Exchange, ABC):
+    """An exchange with something around it."""
+
+    inner: Exchange
+
+    @property
+    def local_steps(self) -> Any:  # type: ignore[override]
+        """Those of the exchange."""
+        return self.inner.local_steps
+
+    @property
+    def batches_per_step(self) -> int:  # type: ignore[override]
+        """Those of the exchange."""
+        return self.inner.batches_per_step
+
+    @property
+    def sees_all_rows(self) -> bool:  # type: ignore[override]
+        """Whether the exchange does."""
+        return self.inner.sees_all_rows
+
+    @property
+    def personal_down(self) -> bool:  # type: ignore[override]
+        """Whether the exchange's is."""
+        return self.inner.personal_down
+
+    def ask(self, server: ServerState, cohort: Cohort, key: Tensor) -> Cohort:
+        """As the exchange says."""
+        return self.inner.ask(server.inner, cohort, key)
+
+    def down(self, server: ServerState, ids: Tensor) -> Message:
+        """As the exchange says."""
+        return self.inner.down(server.inner, ids)
+
+    def begin(self, client: ClientState, down: Message, site: Site) -> Work:
+        """As the exchange says."""
+        return self.inner.begin(client.inner, down, site)
+
+    def step(
+        self, work: Work, client: ClientState, down: Message, batches: tuple[Batch, ...], site: Site
+    ) -> Work:
+        """As the exchange says."""
+        return self.inner.step(work, client.inner, down, batches, site)
+
+    def weights(self, server: ServerState, cohort: Cohort) -> Tensor | None:
+        """As the exchange says."""
+        return self.inner.weights(server.inner, cohort)

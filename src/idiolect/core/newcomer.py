@@ -1,0 +1,135 @@
+"""How clients that were not there in training get a model: methods with another method's server.
+
+A newcomer has the first state of a client that arrives now, and the method's briefs and predictors. Where it
+trains, it does so alone, once, and sends nothing.
+"""
+
+from abc import ABC
+from typing import Any, NamedTuple
+
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from idiolect.core import tree
+from idiolect.core.cohort import Cohort, Population
+from idiolect.core.exchange import ClientState, Exchange, Info, LocalWork, Message, ServerState, Site, Work
+from idiolect.core.hyper import STRICT
+from idiolect.core.method import Method, PredictorKind
+from idiolect.core.objective import Batch, Predictor
+from idiolect.core.schedule import Schedule
+from idiolect.core.tree import Params
+
+
+class Nothing(NamedTuple):
+    """A message without content."""
+
+
+class SharedModel(NamedTuple):
+    """The model that the server has for all."""
+
+    w: Params
+
+
+class Newcomer(Method, ABC):
+    """A method's newcomers; how they train, if they do, is in its `exchanges`."""
+
+    method: Method
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The method's own name."""
+        return self.method.name
+
+    @property
+    def kinds(self) -> tuple[PredictorKind, ...]:  # type: ignore[override]
+        """Those of the method."""
+        return self.method.kinds
+
+    @property
+    def judged_by(self) -> PredictorKind:  # type: ignore[override]
+        """As the method is."""
+        return self.method.judged_by
+
+    @property
+    def adapts(self) -> bool:  # type: ignore[override]
+        """Whether the method does."""
+        return self.method.adapts
+
+    def server_init(self, params: Params, population: Population, key: Tensor) -> ServerState:
+        """The method's own server."""
+        return self.method.server_init(params, population, key)
+
+    def client_init(self, server: ServerState, client_id: Tensor) -> ClientState:
+        """As a client that arrives."""
+        return self.method.client_init(server, client_id)
+
+    def brief(self, server: ServerState, ids: Tensor) -> Message:
+        """As the method says."""
+        return self.method.brief(server, ids)
+
+    def adapt(self, client: ClientState, brief: Message, site: Site) -> ClientState:
+        """As the method says."""
+        return self.method.adapt(client, brief, site)
+
+    def predictors(self, client: ClientState, brief: Message) -> dict[PredictorKind, Predictor]:
+        """Those of the method."""
+        return self.method.predictors(client, brief)
+
+
+class TrainedNewcomer(Newcomer, Exchange, ABC):
+    """Newcomers that train on their own rows; here from their first state, with the message of a round."""
+
+    def down(self, server: ServerState, ids: Tensor) -> Message:
+        """As in a round."""
+        assert isinstance(self.method, Exchange), f"{type(self).__name__} must say what a newcomer is sent"
+        return self.method.down(server, ids)
+
+    def begin(self, client: ClientState, down: Message, site: Site) -> Work:
+        """The first state."""
+        return client
+
+    def keep(self, work: Work, client: ClientState, down: Message, site: Site) -> ClientState:
+        """The newcomer after its local steps."""
+        return work
+
+    def finish(
+        self, work: Work, client: ClientState, down: Message, site: Site
+    ) -> tuple[ClientState, Nothing]:
+        """Keep what was learned, send nothing."""
+        return self.keep(work, client, down, site), Nothing()
+
+    def absorb(self, server: ServerState, replies: Nothing, cohort: Cohort) -> tuple[ServerState, Info]:
+        """The server learns nothing from a newcomer."""
+        return server, {}
+
+
+@dataclass(frozen=True, config=STRICT)
+class FineTuning(TrainedNewcomer):
+    """A newcomer trains its own copy of the model that the server has for all (spec 6.2).
+
+        w_i <- w;  repeat local_steps times:  w_i <- w_i - rate * grad f_i(w_i; batch)
+
+    For methods whose server and client states both call that model `w`.
+    """
+
+    method: Method
+    learning_rate: Schedule
+    local_steps: LocalWork
+
+    def down(self, server: Any, ids: Tensor) -> SharedModel:
+        """w."""
+        return SharedModel(server.w)
+
+    def begin(self, client: Any, down: SharedModel, site: Site) -> Params:
+        """w_i <- w."""
+        return down.w
+
+    def step(
+        self, work: Params, client: Any, down: SharedModel, batches: tuple[Batch, ...], site: Site
+    ) -> Params:
+        """w_i <- w_i - rate * grad f_i(w_i; batch)."""
+        return tree.step(work, site.rate(self.learning_rate), site.objective.gradient(work, batches[0]))
+
+    def keep(self, work: Params, client: Any, down: SharedModel, site: Site) -> Any:
+        """w_i."""
+        return client._replace(w=work)

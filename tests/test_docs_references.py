@@ -1,0 +1,59 @@
+"""References lead somewhere: "spec 5.7" to a section of docs/spec, links to a file and a heading."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SPEC = ROOT / "docs" / "spec"
+PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+SOURCES = [*PAGES, *sorted((ROOT / "src").rglob("*.py")), *sorted((ROOT / "tests").rglob("*.py"))]
+
+REFERENCE = re.compile(r"\b[Ss]pec (\d.*)")  # one or several sections, to the end of the line
+SECTION = re.compile(r"\b\d\.\d+\b|^\d\b")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+LINK = re.compile(r"\]\((?!\w+:)([^)#]*)#?([^)]*)\)")
+IDENTITY = re.compile(r"def test_(a|ad|ef|km|pe)(\d+)_")
+
+
+def headings(page: Path) -> list[str]:
+    return HEADING.findall(page.read_text())
+
+
+def anchor(heading: str) -> str:
+    """A heading as links name it: small letters, digits and hyphens."""
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
+def test_references_to_the_specification_are_sections_of_it() -> None:
+    sections = {heading.split()[0] for page in SPEC.glob("*.md") for heading in headings(page)}
+    found = {
+        (str(source.relative_to(ROOT)), section)
+        for source in SOURCES
+        for line in REFERENCE.findall(source.read_text())
+        for section in SECTION.findall(line)
+    }
+    assert len(found) > 50
+    assert not {(source, section) for source, section in found if section not in sections}
+
+
+def test_identities_of_the_specification_are_those_of_the_tests() -> None:
+    text = "".join(page.read_text() for page in SPEC.glob("*.md"))
+    tests = "".join(source.read_text() for source in (ROOT / "tests").rglob("*.py"))
+    assert set(re.findall(r"\*\*([A-Z]+\d+)\*\*", text)) - {"E0", "E1", "E2"} == {
+        letters.upper() + number for letters, number in IDENTITY.findall(tests)
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_a_file_and_a_heading(page: Path) -> None:
+    for path, place in LINK.findall(page.read_text()):
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), path
+        assert not place or place in map(anchor, headings(target)), f"{path}#{place}"
+
+
+def test_every_method_card_leads_to_its_section() -> None:
+    cards = (ROOT / "docs" / "methods").glob("*.md")
+    assert not [card.name for card in cards if "](../spec/" not in card.read_text()]
