@@ -20,8 +20,8 @@ from idiolect.engines.build import EngineName, HereEngine, RayEngineChoice, buil
 from idiolect.engines.loop import PlayedRound, play_round
 from idiolect.errors import UserError
 from idiolect.participation.sampling import Plan, Uniform
-from idiolect.store.base import Store
 from idiolect.store.memory import MemoryStore
+from idiolect.store.store import Store
 
 __all__ = ["EngineName", "Simulation"]
 

@@ -24,10 +24,10 @@ from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.per_fedavg import PerFedAvg
 from idiolect.methods.pfedme import PFedMe
 from idiolect.methods.scaffold import Scaffold
-from idiolect.runs.build import build_simulation, load_federation
 from idiolect.runs.config import resolve
+from idiolect.runs.lifecycle import continue_run, find_run, start_or_continue
 from idiolect.runs.settings import read_settings
-from idiolect.runs.train import continue_run, find_run, start_or_continue
+from idiolect.runs.setup import build_simulation, load_federation
 from idiolect.simulation import Simulation
 
 

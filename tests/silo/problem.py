@@ -10,8 +10,8 @@ import torch
 
 from idiolect.core import tree
 from idiolect.data.tables import from_frame
-from idiolect.runs.build import build_simulation
 from idiolect.runs.config import resolve
+from idiolect.runs.setup import build_simulation
 from idiolect.silo.asking import Unreachable
 from idiolect.silo.service import Silo
 from idiolect.silo.serving import ServeSettings, serve_settings

@@ -74,7 +74,8 @@ class Exchange(ABC):
     # Fields of the upload that are a changed copy of a field of the downlink: {"w": "w"}.
     # Codecs send the difference of such a pair.
     relative_to: ClassVar[Mapping[str, str]] = {}
-    # Fields of the upload that are such a difference already: {"delta": "w"}. Codecs send them as they are.
+    # Fields of the upload that are such a difference already: {"delta": "w"}. Codecs send them as they are;
+    # the server's field of that name moves with them: from w + c, `absorb` leads c further than from w.
     changes_of: ClassVar[Mapping[str, str]] = {}
 
     def ask(self, server: ServerState, cohort: Cohort, key: Tensor) -> Cohort:

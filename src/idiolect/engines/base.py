@@ -16,7 +16,7 @@ from idiolect.core.transport import Bits, Transport
 from idiolect.data.federation import Federation, Rows
 from idiolect.engines.batches import Batches
 from idiolect.engines.compiler.doubt import Doubt
-from idiolect.store.base import Store
+from idiolect.store.store import Store
 
 
 class Traffic:

@@ -22,6 +22,7 @@ from idiolect.core import (
     Info,
     LocalWork,
     Method,
+    Nothing,
     Params,
     Population,
     Predictor,
@@ -165,10 +166,10 @@ class Correction(Exchange):
         """The new δ_i."""
         return tree.add_multiple(client.delta, 1 / client.rates, tree.subtract(down.mean, client.w))
 
-    def finish(self, work: Params, client: Client, down: MeanDown, site: Site) -> tuple[Client, tuple[()]]:
+    def finish(self, work: Params, client: Client, down: MeanDown, site: Site) -> tuple[Client, Nothing]:
         """Keep it; nothing is sent."""
-        return client._replace(delta=work), ()
+        return client._replace(delta=work), Nothing()
 
-    def absorb(self, server: Server, replies: tuple[()], cohort: Cohort) -> tuple[Server, Info]:
+    def absorb(self, server: Server, replies: Nothing, cohort: Cohort) -> tuple[Server, Info]:
         """There is nothing to learn."""
         return server, {}

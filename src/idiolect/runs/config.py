@@ -1,7 +1,7 @@
 """One run's configuration: checked, complete, and plain enough for a YAML file."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,16 +14,17 @@ from idiolect.codecs.config import CodecConfig
 from idiolect.core.hyper import STRICT
 from idiolect.core.method import Method
 from idiolect.data.catalogue import LOADERS
+from idiolect.data.federation import Federation
 from idiolect.engines.build import ENGINES, HereEngine, RayEngineChoice
 from idiolect.errors import UserError
 from idiolect.evaluation.summary import Choice
 from idiolect.methods.catalogue import find_method
 from idiolect.models import MODELS
 from idiolect.participation import Participation
-from idiolect.runs.checks import build, check_arguments, dump, fields_of, require_known, spelled_out
 from idiolect.runs.defaults import defaults_for
-from idiolect.runs.loop import Pace
-from idiolect.runs.settings import NAMED_SECTIONS, Settings, merge, write_settings
+from idiolect.runs.rounds import Pace
+from idiolect.runs.settings import NAMED_SECTIONS, SHORTCUTS, Settings, merge, write_settings
+from idiolect.runs.signatures import build, check_arguments, dump, fields_of, require_known, spelled_out
 from idiolect.trackers import TrackerName
 
 WholeNumber = Annotated[int, Field(strict=True)]
@@ -94,6 +95,12 @@ class RunConfig:
 
     def plain(self) -> Settings:
         """As plain data, without where it is kept."""
+        for section in _OBJECTS:
+            if not isinstance(getattr(self, section)["name"], str):
+                raise UserError(
+                    f"{section} is given as an object, which no file can hold: give its name, "
+                    "or train in memory with idiolect.train"
+                )
         settings = dump(self)
         del settings["out"]
         return settings
@@ -115,33 +122,60 @@ class RunConfig:
         return write_settings(self.plain())
 
 
+# In memory, things themselves can stand where their names are.
+_OBJECTS: dict[str, tuple[type, ...]] = {
+    "method": (Method,),
+    "data": (Federation,),
+    "model": (Callable,),  # type: ignore[dict-item]  # a module, or a function that makes one
+}
+
+
 def resolve(settings: Mapping[str, Any]) -> RunConfig:
     """Check settings against the real signatures and fill in every default."""
     for key in settings:
-        require_known(key, [*fields_of(RunConfig), "lr", "local_steps", "local_epochs"], "")
+        require_known(key, [*fields_of(RunConfig), *SHORTCUTS], "")
     for section in ("method", "data"):
         if "name" not in settings.get(section, {}):
             raise UserError(f"{section} is missing; give it as {section}=NAME (see `idiolect {section}s`)")
     for section in NAMED_SECTIONS:
-        if not isinstance(settings.get(section, {}).get("name", ""), str):
-            raise UserError(f"{section}={settings[section]['name']} is not possible: it must be a name")
-    kind = find_method(settings["method"]["name"])
-    settings = merge(settings, {"method": spelled_out(kind, settings["method"])})
-    settings = merge(defaults_for(settings["data"]["name"], kind), settings)
+        _check_name(section, settings.get(section, {}))
+    settings = _with_defaults(settings)
     config = build(RunConfig, _with_sections(settings), "")
     config.codec.wrap(build_method(config.method))  # says whether the codec suits the method
     return replace(
         config,
-        method={"name": kind.name, **dump(build_method(config.method))},
+        method=_checked_method(config.method),
         model=_checked_model(config.model),
         data=_absolute_path(config.data),
     )
 
 
 def build_method(section: Section) -> Method:
-    """The method that a section describes."""
+    """The method that a section describes, or holds."""
     options = dict(section)
-    return build(find_method(options.pop("name")), options, "method")
+    name = options.pop("name")
+    return name if isinstance(name, Method) else build(find_method(name), options, "method")
+
+
+def _check_name(section: str, options: Section) -> None:
+    """A section has a name, or in its place an object, which has its options already."""
+    name = options.get("name", "")
+    if isinstance(name, str):
+        return
+    if not isinstance(name, _OBJECTS.get(section, ())):
+        raise UserError(f"{section}={name} is not possible: it must be a name")
+    for option in options:
+        if option != "name":
+            raise UserError(f"{section}.{option} is not possible beside a {section} that was made already")
+
+
+def _with_defaults(settings: Mapping[str, Any]) -> Settings:
+    """The settings, with those that suit the data and the method where none are given."""
+    data, method = settings["data"]["name"], settings["method"]["name"]
+    kind = find_method(method) if isinstance(method, str) else None
+    if kind is not None:
+        settings = merge(settings, {"method": spelled_out(kind, settings["method"])})
+    return merge(defaults_for(data if isinstance(data, str) else "", kind), settings)
 
 
 def _with_sections(settings: Settings) -> Settings:
@@ -154,7 +188,7 @@ def _with_sections(settings: Settings) -> Settings:
     }
     built: Settings = dict(settings)
     for name, kind in sections.items():
-        if name in built:
+        if name in built and not isinstance(built[name], kind):
             if not isinstance(built[name], Mapping):
                 first = next(iter(fields_of(kind)))
                 raise UserError(
@@ -169,7 +203,16 @@ def _with_sections(settings: Settings) -> Settings:
     return built
 
 
+def _checked_method(section: Section) -> Section:
+    if not isinstance(section["name"], str):
+        return section
+    method = build_method(section)
+    return {"name": method.name, **dump(method)}
+
+
 def _checked_model(section: Section) -> Section:
+    if not isinstance(section["name"], str):
+        return section
     options = {key: value for key, value in section.items() if key != "name"}
     factory = MODELS.get(section["name"])
     if factory is not None:
@@ -180,7 +223,9 @@ def _checked_model(section: Section) -> Section:
 
 def _absolute_path(section: Section) -> Section:
     """A run can be resumed from any folder: a path to data does not depend on where one stands."""
+    if not isinstance(section["name"], str) or section["name"] in LOADERS:
+        return section
     path = Path(section["name"])
-    if section["name"] in LOADERS or not path.exists():
+    if not path.exists():
         return section
     return {**section, "name": str(path.absolute())}

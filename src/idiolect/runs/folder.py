@@ -31,10 +31,11 @@ import torch
 from idiolect.data.federation import Federation
 from idiolect.engines.compiler.doubt import Doubt
 from idiolect.errors import UserError
+from idiolect.evaluation.summary import client_values
 from idiolect.runs.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from idiolect.runs.config import RunConfig, resolve
+from idiolect.runs.records import TABLES, TableName, join
 from idiolect.runs.settings import read_settings
-from idiolect.runs.tables import TABLES, TableName, join
 from idiolect.simulation import Simulation
 from idiolect.store.files import (
     clear_write_errors,
@@ -121,6 +122,10 @@ class RunFolder:
             )
         summary: dict[str, Any] = read_json(self.path / "summary.json")
         return summary | {"kinds": nan_for_null(summary["kinds"])}
+
+    def client_values(self) -> pd.DataFrame:
+        """The reported values: a row for each client, a column for each model kind."""
+        return client_values(self.metrics(), self.summary())
 
     def add(self, name: TableName, round_number: int, table: pd.DataFrame) -> None:
         """Keep a part of a table; a part that is there already is replaced."""

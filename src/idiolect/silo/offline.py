@@ -7,7 +7,7 @@ import torch
 
 from idiolect.errors import UserError
 from idiolect.models import build_model
-from idiolect.runs.personal import PersonalModel, as_module
+from idiolect.runs.client_model import PersonalModel, as_module
 from idiolect.runs.programs import check_target, write_program
 from idiolect.silo.schema import Schema
 from idiolect.silo.vault import RunVault

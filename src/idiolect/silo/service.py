@@ -34,8 +34,8 @@ from idiolect.engines.sequential import Assignment, Sequential
 from idiolect.errors import UserError
 from idiolect.evaluation.metrics import PARTS, row_metrics, rows_of
 from idiolect.models import build_model, outline_model
-from idiolect.runs.checks import build
 from idiolect.runs.config import build_method
+from idiolect.runs.signatures import build
 from idiolect.silo.limits import Limits
 from idiolect.silo.schema import Schema, Search
 from idiolect.silo.summary import summarise

@@ -23,7 +23,6 @@ import pandas as pd
 from idiolect.core.exchange import ClientState, ServerState
 from idiolect.errors import UserError
 from idiolect.runs.config import RunConfig, resolve
-from idiolect.runs.settings import read_settings
 from idiolect.silo.asking import Patience
 from idiolect.silo.schema import Schema, Search, read_schema, schema_from_plain
 from idiolect.silo.status import PHASES, RoundRecord, SiloStatus, Status, Warned
@@ -65,13 +64,8 @@ class ServeSettings:
         return {key: plain[key] for key in _SHARED}
 
 
-def read_serve_settings(arguments: Sequence[str], folder: Path) -> ServeSettings:
-    """From a YAML file and overrides; paths in it are relative to `folder`."""
-    return serve_settings(read_settings(list(arguments)), folder)
-
-
 def serve_settings(settings: Mapping[str, Any], folder: Path) -> ServeSettings:
-    """Check settings and fill in every default."""
+    """Check settings and fill in every default; paths in them are relative to `folder`."""
     own = {key: settings[key] for key in _OWN if key in settings}
     rest = {key: value for key, value in settings.items() if key not in _OWN}
     if "data" in rest:

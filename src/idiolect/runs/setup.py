@@ -16,13 +16,15 @@ def load_federation(config: RunConfig) -> Federation:
     """The data; `data.seed` fixes the split while the run's seed varies."""
     options = dict(config.data)
     name = options.pop("name")
-    return load(name, **{"seed": config.seed, **options})
+    return name if isinstance(name, Federation) else load(name, **{"seed": config.seed, **options})
 
 
 def build_simulation(config: RunConfig, federation: Federation) -> Simulation:
     """Everything that a run moves, before its first round."""
     options = dict(config.model)
-    model = build_model(options.pop("name"), federation, seed=config.seed, **options)
+    model = options.pop("name")
+    if isinstance(model, str):
+        model = build_model(model, federation, seed=config.seed, **options)
     return Simulation(
         config.codec.wrap(build_method(config.method)),
         model,

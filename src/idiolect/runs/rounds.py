@@ -11,7 +11,7 @@ from idiolect.engines.compiler.doubt import Doubt
 from idiolect.engines.loop import PlayedRound
 from idiolect.evaluation.metrics import evaluate, main_metric
 from idiolect.evaluation.summary import validation_scores
-from idiolect.runs.tables import TABLES, TYPES, TableName
+from idiolect.runs.records import TABLES, TYPES, TableName
 from idiolect.simulation import Simulation
 
 
