@@ -19,6 +19,7 @@ ServerState = Any
 ClientState = Any
 Work = Any  # what a client changes from local step to local step
 Message = Any
+Batches = tuple[Batch, ...]
 Info = dict[str, Tensor]  # diagnostics of one round: logged, never needed by the next step
 
 
@@ -90,9 +91,7 @@ class Exchange(ABC):
     def begin(self, client: ClientState, down: Message, site: Site) -> Work:
         """What the client starts its local steps with."""
 
-    def step(
-        self, work: Work, client: ClientState, down: Message, batches: tuple[Batch, ...], site: Site
-    ) -> Work:
+    def step(self, work: Work, client: ClientState, down: Message, batches: Batches, site: Site) -> Work:
         """One local step on `batches_per_step` fresh batches."""
         return work
 
