@@ -58,10 +58,8 @@ class FedRep(core.Method, core.Exchange):
         return server
 
     def down(self, server: Model, ids: Tensor) -> Model:
-        """θ."""
+        """θ, to train and to predict with."""
         return Model(server.body)
-
-    brief = down
 
     def begin(self, client: Model, down: Model, site: Site) -> Model:
         """θ_i <- θ."""
