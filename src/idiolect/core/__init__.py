@@ -25,6 +25,7 @@ from idiolect.core.newcomer import FineTuning, Newcomer, TrainedNewcomer
 from idiolect.core.objective import Batch, Mixture, Objective, Predictor
 from idiolect.core.observed import StepAverage
 from idiolect.core.optimizer import Optimizer
+from idiolect.core.parts import Parts, Patterns, last_layer
 from idiolect.core.projection import onto_ball, onto_simplex
 from idiolect.core.schedule import Clock, Constant, PerRound, Schedule
 from idiolect.core.task import Task
@@ -55,6 +56,8 @@ __all__ = [
     "Optimizer",
     "OwnCodec",
     "Params",
+    "Parts",
+    "Patterns",
     "PerRound",
     "Population",
     "Predictor",
@@ -73,6 +76,7 @@ __all__ = [
     "Work",
     "gradient",
     "hyper",
+    "last_layer",
     "onto_ball",
     "onto_simplex",
     "plain_mean",

@@ -92,8 +92,8 @@ def regroup(
     `points` and `uploads` are stacked by client, `models` by group; `previous` are the clients' labels.
     """
     old = tree.flatten_rows(models)
-    partition = k_means(tree.flatten_rows(points), old, seed, restarts)
-    matrix = tree.flatten_rows(uploads)
+    partition = k_means(tree.flatten_rows(points, like=models), old, seed, restarts)
+    matrix = tree.flatten_rows(uploads, like=models)
     clusters = range(int(partition.labels.max()) + 1)
     centres = torch.stack([matrix[partition.labels == cluster].mean(0) for cluster in clusters])
     labels = align(partition.labels, centres, old, previous)

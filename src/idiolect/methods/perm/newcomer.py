@@ -69,7 +69,8 @@ class PERMNewcomer(core.TrainedNewcomer):
 
     def begin(self, client: Client, down: Down, site: Site) -> Work:
         """The mix of the others' models."""
-        own = tree.flatten(site.objective.gradient(down.gradients_at, site.all_rows)).to(torch.float64)
+        gradient = site.objective.gradient(down.gradients_at, site.all_rows)
+        own = tree.flatten(gradient, like=down.gradients).to(torch.float64)
         others = tree.flatten_rows(down.gradients).to(torch.float64)
         # By products: the differences of many newcomers and many clients would not fit into memory.
         costs = squared_distance(others.square().sum(1) + own.square().sum(), others @ own)
