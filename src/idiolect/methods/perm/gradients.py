@@ -24,6 +24,7 @@ from idiolect.core import (
     Schedule,
     Site,
     onto_ball,
+    plain_mean,
     rng,
     tree,
 )
@@ -102,7 +103,7 @@ class GradientExchange(Exchange):
         """Π_W(w - γ mean g_i), each parameter averaged over the clients that hold it."""
         if self.global_rate is None:
             return w
-        weights = torch.full((len(cohort),), 1 / len(cohort), dtype=torch.float64)
+        weights = plain_mean(cohort)
         mean = tree.weighted_sum(gradients, weights)
         ratios = held_by(self.model_sizes, cohort.ids)
         if isinstance(ratios, Tensor):

@@ -22,11 +22,11 @@ from idiolect.core import (
     Predictor,
     PredictorKind,
     Schedule,
+    SharedModel,
     Site,
     TrainedNewcomer,
     tree,
 )
-from idiolect.core.newcomer import SharedModel
 from idiolect.methods.perm.distances import GradientDistances, squared_distance
 from idiolect.methods.perm.server import Server
 from idiolect.methods.perm.weights import WeightRule, optimal_weights

@@ -30,6 +30,7 @@ from idiolect.core import (
     Predictor,
     PredictorKind,
     Schedule,
+    SharedModel,
     Weighting,
     hyper,
 )
@@ -48,12 +49,6 @@ class Server(NamedTuple):
 
 class Client(NamedTuple):
     """The last trained sub-model w_i, zero where it holds nothing."""
-
-    w: Params
-
-
-class Brief(NamedTuple):
-    """To predict with: the shared model."""
 
     w: Params
 
@@ -95,11 +90,11 @@ class _SubmodelFedAvg(Method, ABC):
         """Count the round."""
         return server._replace(round=server.round + 1)
 
-    def brief(self, server: Server, ids: Tensor) -> Brief:
+    def brief(self, server: Server, ids: Tensor) -> SharedModel:
         """w."""
-        return Brief(server.w)
+        return SharedModel(server.w)
 
-    def predictors(self, client: Client, brief: Brief) -> dict[PredictorKind, Predictor]:
+    def predictors(self, client: Client, brief: SharedModel) -> dict[PredictorKind, Predictor]:
         """The shared model, and the client's last sub-model."""
         return {"global": brief.w, "localized": client.w}
 
