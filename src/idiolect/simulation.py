@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from idiolect.codecs.config import with_own_codec
 from idiolect.core import rng, tree
+from idiolect.core.around import MethodAround
 from idiolect.core.cohort import Population
 from idiolect.core.exchange import ClientState, Message, ServerState, Site
 from idiolect.core.method import Method, PredictorKind
@@ -101,7 +102,7 @@ class Simulation:
         # Past rounds have the steps that they had, however long the newcomers train.
         round_steps = max((setting.clock_steps(exchange) for exchange in exchanges), default=None)
         if steps is not None and exchanges:
-            method = replace(method, local_steps=steps)  # type: ignore[type-var]
+            method = _with_steps(method, steps)
         simulation = Simulation(
             method,
             setting.objective.module,
@@ -157,3 +158,10 @@ class Simulation:
 
     def _ids(self, ids: Tensor | None) -> Tensor:
         return torch.arange(len(self.federation)) if ids is None else ids
+
+
+def _with_steps(method: Method, steps: int) -> Method:
+    """The method with other local steps, also where something stands around it."""
+    if isinstance(method, MethodAround):
+        return replace(method, method=_with_steps(method.method, steps))  # type: ignore[type-var]
+    return replace(method, local_steps=steps)  # type: ignore[type-var]
