@@ -112,7 +112,7 @@ def test_the_users_own_model_by_import_path(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     assert build_model("my_models:wide", plane(), width=4).weight.shape == (4, 2)
     assert build_model("torch.nn:Linear", plane(), in_features=2, out_features=2).bias.shape == (2,)
-    with pytest.raises(UserError, match="gave a int"):
+    with pytest.raises(UserError, match="gave a value of type int"):
         build_model("my_models:broken", plane())
     with pytest.raises(UserError, match="cannot be imported"):
         build_model("my_models:absent", plane())
@@ -123,7 +123,7 @@ def test_the_users_own_model_by_import_path(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "data", "options", "message"),
     [
-        ("liner", plane(), {}, r"model='liner' is unknown \(did you mean linear"),
+        ("liner", plane(), {}, r"model='liner' is not known \(did you mean linear"),
         ("mlp", plane(), {"hiden": (3,)}, r"no option 'hiden' \(did you mean hidden"),
         ("mlp", plane(), {"hidden": (0,)}, "hidden=\\(0,\\)"),
         ("cnn", plane(), {}, "needs images"),

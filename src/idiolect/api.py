@@ -55,7 +55,7 @@ ONLY_IN_FOLDERS = ("out", "store", "checkpoint", "trackers")
 
 
 def method(name: str, **hyper_parameters: Any) -> Method:
-    """A method by its name, such as `method("apfl", mixing=0.5)`; see `list_methods`."""
+    """A method by its name, such as `method("apfl", mixing=0.5)`, or your own as package.module:Class."""
     return build(find_method(name), hyper_parameters, "method")
 
 
@@ -78,11 +78,12 @@ def train(
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     simulation = build_simulation(config, load_federation(config))
+    measures = config.evaluation.measures(simulation.federation.task)
     memory = Memory()
-    play_rounds(simulation, config.pace, memory)
+    play_rounds(simulation, config.pace, measures, memory)
     if config.evaluation.choose == "validation":
         memory.return_to_chosen(simulation)
-    return Result(simulation, memory, config.evaluation.choose)
+    return Result(simulation, memory, measures.main, config.evaluation.choose)
 
 
 def run(*sources: Source, watch: Watch = nobody, **settings: Any) -> RunFolder:

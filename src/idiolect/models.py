@@ -4,8 +4,6 @@ All work under `torch.func.functional_call`, `grad` and `vmap`, so that every cl
 its own in one batched call. Initial parameters are a pure function of (seed, model).
 """
 
-import importlib
-import inspect
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -16,7 +14,8 @@ from torch import Tensor, nn
 
 from idiolect.core import rng
 from idiolect.data.federation import Federation
-from idiolect.errors import UserError, did_you_mean
+from idiolect.errors import UserError
+from idiolect.plugins import Catalogue, call, kind_of
 
 
 class Linear(nn.Module):
@@ -180,13 +179,18 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 }
 
 
-def names() -> dict[str, str]:
-    """Every model's name with one line about it."""
-    return {name: inspect.getdoc(factory).splitlines()[0] for name, factory in MODELS.items()}  # type: ignore[union-attr]
+CATALOGUE: Catalogue[Callable[..., nn.Module]] = Catalogue(
+    word="model",
+    several="models",
+    group="idiolect.models",
+    own="your own as package.module:factory",
+    flaw=lambda found: None if callable(found) else f"it must be a factory or a class, not {kind_of(found)}",
+    built_in=MODELS,
+)
 
 
 def build_model(name: str, federation: Federation, *, seed: int = 0, **options: Any) -> nn.Module:
-    """A model by name, or the user's own by import path `package.module:factory`.
+    """A model by name, or the user's own, by import path `package.module:factory` or an entry point.
 
     A user's factory is called with the federation and the options if it has a parameter `federation`,
     otherwise with the options alone (a subclass of nn.Module is such a factory).
@@ -203,36 +207,10 @@ def outline_model(name: str, federation: Federation, **options: Any) -> nn.Modul
 
 
 def _make(name: str, federation: Federation, options: dict[str, Any]) -> nn.Module:
-    factory = _imported(name) if ":" in name else MODELS.get(name)
-    if factory is None:
-        raise UserError(
-            f"model={name!r} is unknown{did_you_mean(name, MODELS)}; the models are {', '.join(MODELS)}, "
-            "or your own as package.module:factory"
-        )
-    known = inspect.signature(factory).parameters
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in known.values())
-    for option in options:
-        if option not in known and not open_ended:
-            choices = [p for p in known if p != "federation"]
-            takes = f"the options are {', '.join(choices)}" if choices else "it has no options"
-            raise UserError(
-                f"model {name!r} has no option {option!r}{did_you_mean(option, choices)}; {takes}"
-            )
-    model = factory(federation, **options) if "federation" in known else factory(**options)
+    model = call(CATALOGUE.find(name), options, f"model {name!r}", federation=federation)
     if not isinstance(model, nn.Module):
-        raise UserError(f"model={name!r} gave a {type(model).__name__}, not a torch.nn.Module")
+        raise UserError(f"model={name!r} gave {kind_of(model)}, not a torch.nn.Module")
     return model
-
-
-def _imported(path: str) -> Callable[..., object]:
-    module_name, _, attribute = path.partition(":")
-    try:
-        factory = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(f"model={path!r} cannot be imported: {error}") from error
-    if not callable(factory):
-        raise UserError(f"model={path!r} is a {type(factory).__name__}, not a factory or nn.Module class")
-    return factory
 
 
 def _flat_size(federation: Federation) -> int:

@@ -5,6 +5,7 @@ import torch
 
 from idiolect.core.exchange import ClientState, ServerState
 from idiolect.engines.compiler.doubt import Doubt
+from idiolect.evaluation.metrics import Metric
 from idiolect.evaluation.summary import Choice, client_values
 from idiolect.runs.client_model import ClientModels
 from idiolect.runs.folder import client_table
@@ -19,7 +20,7 @@ class Result(ClientModels):
     `simulation` stands at the round that is reported for the kind that the method is judged by.
     """
 
-    def __init__(self, simulation: Simulation, memory: "Memory", choose: Choice) -> None:
+    def __init__(self, simulation: Simulation, memory: "Memory", metric: Metric, choose: Choice) -> None:
         super().__init__(simulation)
         self.metrics = memory.metrics()
         self.rounds = memory.table("rounds")
@@ -27,7 +28,7 @@ class Result(ClientModels):
         self.diagnostics = memory.table("diagnostics")
         clients = client_table(simulation.federation).set_index("client")
         self._summary = summarise_run(
-            self.metrics, clients, self.rounds, simulation.federation.task, simulation.method, choose
+            self.metrics, clients, self.rounds, simulation.federation.task, metric, simulation.method, choose
         )
 
     @property

@@ -183,14 +183,14 @@ def test_names_and_options_are_checked():
     assert by_name("ternary", keep=0.25) == codecs.SparseTernary(keep=0.25)
     assert by_name("sign") == codecs.SparseTernary(keep=1.0)
     assert [type(by_name(name)).__name__ for name in codecs.NAMES]
-    with pytest.raises(UserError, match="'ternery' is unknown: did you mean 'ternary'"):
+    with pytest.raises(UserError, match=r"codec='ternery' is not known \(did you mean ternary"):
         by_name("ternery")
-    with pytest.raises(UserError, match="no option 'kep': did you mean 'keep'"):
+    with pytest.raises(UserError, match=r"codec 'topk' has no option 'kep' \(did you mean keep"):
         by_name("topk", kep=0.1)
-    with pytest.raises(UserError, match=r"sign has no option 'keep'.*no options"):
+    with pytest.raises(UserError, match=r"'sign' has no option 'keep'.*no options"):
         by_name("sign", keep=0.1)
     for keep in (0.0, 1.5, -1, "much", math.nan):
-        with pytest.raises(UserError, match=r"keep = .*should"):
+        with pytest.raises(UserError, match=r"keep=.*should"):
             by_name("ternary", keep=keep)
-    with pytest.raises(UserError, match="bits = 17"):
+    with pytest.raises(UserError, match="bits=17"):
         by_name("stochastic", bits=17)

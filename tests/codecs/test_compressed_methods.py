@@ -194,7 +194,7 @@ def test_downlinks_that_cannot_be_compressed_are_refused(method, reason):
 @pytest.mark.parametrize(
     ("section", "reason"),
     [
-        ({"up": "ternry"}, "did you mean 'ternary'"),
+        ({"up": "ternry"}, "did you mean ternary"),
         ({"up": "float16", "keep": 0.3}, "codec.keep=0.3 has no effect"),
         ({"up": "ternary", "bits": 4}, "codec.bits=4 has no effect"),
         ({"keep": 0.3}, "codec.keep=0.3 has no effect"),

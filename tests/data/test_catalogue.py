@@ -20,7 +20,7 @@ SMALL = {
 
 
 def test_every_data_set_has_a_line_about_it():
-    lines = catalogue.names()
+    lines = {name: catalogue.summary(loader) for name, loader in catalogue.LOADERS.items()}
     assert set(SMALL) < set(lines)
     assert all(20 < len(line) < 110 for line in lines.values())
 
@@ -47,7 +47,7 @@ def test_options_as_text_are_read_by_type():
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("vowls", {}, r"data='vowls' is neither a known data set \(did you mean vowels"),
+        ("vowls", {}, r"data='vowls' is not known \(did you mean vowels"),
         ("nowhere/at/all.csv", {"client": "a", "target": "b"}, "there is no file"),
         ("synthetic", {"bta": 1}, r"no option 'bta' \(did you mean beta"),
         ("synthetic", {"clients": "many"}, "clients='many'"),

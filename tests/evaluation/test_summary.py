@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from idiolect.evaluation.gain import Gains, count_gains, gains
+from idiolect.evaluation.metrics import accuracy, rmse
 from idiolect.evaluation.summary import reported_round, reported_values, rounds_to_target, summarise
 
 
@@ -20,7 +21,7 @@ def long(values: dict[tuple[int, str, str], tuple[float, float]], kind: str = "p
 def test_summary_of_an_accuracy() -> None:
     values = pd.Series({f"c{i}": i / 20 for i in range(20)})
     rows = pd.Series({f"c{i}": 1 if i < 10 else 3 for i in range(20)})
-    summary = summarise(values, rows, "accuracy")
+    summary = summarise(values, rows, accuracy)
     assert summary.mean == pytest.approx(9.5 / 20)
     assert summary.weighted == pytest.approx((45 + 3 * 145) / 40 / 20)
     assert summary.std == pytest.approx(np.sqrt((20**2 - 1) / 12) / 20)
@@ -30,7 +31,7 @@ def test_summary_of_an_accuracy() -> None:
 
 def test_the_worst_error_is_the_largest_and_clients_without_values_do_not_count() -> None:
     values = pd.Series({"a": 1.0, "b": 3.0, "c": np.nan})
-    summary = summarise(values, pd.Series({"a": 2, "b": 2, "c": 100}), "rmse")
+    summary = summarise(values, pd.Series({"a": 2, "b": 2, "c": 100}), rmse)
     assert (summary.worst, summary.worst_tenth, summary.mean, summary.weighted) == (3.0, 3.0, 2.0, 2.0)
 
 
@@ -48,36 +49,36 @@ def test_the_round_is_chosen_on_validation_whatever_the_test_values_are() -> Non
             (3, "test", "accuracy"): (0.7, 0.7),
         }
     )
-    assert reported_round(metrics, "personal", "accuracy") == 2
+    assert reported_round(metrics, "personal", accuracy) == 2
     assert reported_values(metrics, "personal", "accuracy", 2).to_dict() == {"a": 0.1, "b": 0.2}
-    assert reported_round(metrics, "personal", "accuracy", "last") == 3
+    assert reported_round(metrics, "personal", accuracy, "last") == 3
 
 
 def test_equals_are_decided_by_the_loss_and_then_by_the_earlier_round() -> None:
     values = {(r, "validation", "accuracy"): (0.5, 0.5) for r in (1, 2, 3)}
     values |= {(r, "validation", "loss"): (loss, loss) for r, loss in ((1, 2.0), (2, 1.0), (3, 1.0))}
-    assert reported_round(long(values), "personal", "accuracy") == 2
+    assert reported_round(long(values), "personal", accuracy) == 2
 
 
 def test_a_smaller_error_is_better() -> None:
     values = {(r, "validation", "rmse"): (error, error) for r, error in ((1, 2.0), (2, 1.0), (3, 1.5))}
     values |= {(r, "validation", "loss"): (1.0, 1.0) for r in (1, 2, 3)}
-    assert reported_round(long(values), "personal", "rmse") == 2
+    assert reported_round(long(values), "personal", rmse) == 2
 
 
 def test_without_validation_rows_the_last_round_is_reported() -> None:
     values = {(r, "test", "accuracy"): (a, a) for r, a in ((1, 0.9), (2, 0.1))}
-    assert reported_round(long(values), "personal", "accuracy") == 2
+    assert reported_round(long(values), "personal", accuracy) == 2
 
 
 def test_rounds_to_a_target() -> None:
     means = pd.Series({0: 3.0, 5: 2.0, 10: 1.0})
-    assert rounds_to_target(means, 2.0, "rmse") == 5
-    assert rounds_to_target(means, 0.5, "rmse") is None
+    assert rounds_to_target(means, 2.0, rmse) == 5
+    assert rounds_to_target(means, 0.5, rmse) is None
 
 
 def test_gains_count_each_client_once() -> None:
     own = pd.Series({"a": 0.9, "b": 0.5, "c": 0.4, "d": np.nan})
     baseline = pd.Series({"a": 0.8, "b": 0.5, "c": 0.6, "d": 0.1})
-    assert count_gains(gains(own, baseline, "accuracy")) == Gains(better=1, equal=1, worse=1)
-    assert count_gains(gains(own, baseline, "rmse")).better == 1
+    assert count_gains(gains(own, baseline, higher_is_better=True)) == Gains(better=1, equal=1, worse=1)
+    assert count_gains(gains(own, baseline, higher_is_better=False)).better == 1

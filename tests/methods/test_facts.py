@@ -60,5 +60,5 @@ def test_names_are_found_however_they_are_written(written: str, name: str) -> No
 
 
 def test_an_unknown_name_gets_the_nearest_ones() -> None:
-    with pytest.raises(UserError, match=r"method 'scafold' is not known.*scaffold"):
+    with pytest.raises(UserError, match=r"method='scafold' is not known.*scaffold"):
         find_method("scafold")

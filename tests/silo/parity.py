@@ -12,20 +12,21 @@ from idiolect.silo.serving import ServeFolder
 from silo.problem import SILOS, Direct, assert_same, assert_same_metrics, deployed, silos_in, simulate
 
 
-def assert_deployment_equals_simulation(settings: dict[str, Any], tmp_path: Path) -> None:
+def assert_deployment_equals_simulation(settings: dict[str, Any], tmp_path: Path, **options: Any) -> None:
     """Metrics, traffic, states and the models that silos keep."""
     folder = ServeFolder.create(tmp_path / "run", deployed(settings, tmp_path))
-    silos = silos_in(tmp_path / "silos")
+    silos = silos_in(tmp_path / "silos", **options)
     metrics = coordinate(folder, Direct(silos))
 
     simulation = simulate(settings)
-    expected, traffic = [evaluate(simulation)], []
+    measures = folder.settings.config.evaluation.measures(simulation.federation.task)
+    expected, traffic = [evaluate(simulation, measures)], []
     rounds, every = settings["rounds"], settings["evaluation"]["every"]
     for round_number in range(1, rounds + 1):
         result = simulation.advance()
         traffic.append([round_number, int(result.down_bits.sum()), int(result.up_bits.sum())])
         if round_number == rounds or round_number % every == 0:
-            expected.append(evaluate(simulation))
+            expected.append(evaluate(simulation, measures))
 
     assert_same_metrics(metrics, pd.concat(expected))
     counted = pd.read_csv(tmp_path / "run" / "rounds.csv")[["round", "down_bits", "up_bits"]]

@@ -86,7 +86,7 @@ class ProgressBar:
 
     def watch(self, config: "RunConfig") -> "list[RoundBar]":
         """A bar for one run."""
-        description = f"{config.method['name']} seed {config.seed}"
+        description = f"{config.method_name} seed {config.seed}"
         return [RoundBar(self.progress, self.progress.add_task(description, total=config.rounds))]
 
 

@@ -18,9 +18,21 @@ def join(
     state: Annotated[str, typer.Option(help="where your models and state are kept")] = "silo-state",
     ignore: Annotated[str, typer.Option(help="columns to leave out: a,b")] = "",
     methods: Annotated[str, typer.Option(help="methods that you admit: apfl,fedavg; all by default")] = "",
+    allow_method: Annotated[
+        list[str] | None,
+        typer.Option(help="a method of your own installation that may be used: package.module:Class"),
+    ] = None,
     allow_model: Annotated[
         list[str] | None,
-        typer.Option(help="a model of your own installation that may be used: package:factory"),
+        typer.Option(help="a model of your own installation that may be used: package.module:factory"),
+    ] = None,
+    allow_codec: Annotated[
+        list[str] | None,
+        typer.Option(help="a codec of your own installation that may be used: package.module:Class"),
+    ] = None,
+    allow_metric: Annotated[
+        list[str] | None,
+        typer.Option(help="a metric of your own installation that may be used: package.module:function"),
     ] = None,
     max_rounds: Annotated[int, typer.Option(help="most rounds that you admit")] = 1000,
     max_steps: Annotated[int, typer.Option(help="most local steps in an exchange that you admit")] = 10_000,
@@ -48,7 +60,10 @@ def join(
                 state=state,
                 ignore=_listed(ignore),
                 methods=_listed(methods),
+                allow_method=allow_method or (),
                 allow_model=allow_model or (),
+                allow_codec=allow_codec or (),
+                allow_metric=allow_metric or (),
                 max_rounds=max_rounds,
                 max_steps=max_steps,
                 max_megabytes=max_megabytes,

@@ -1,7 +1,6 @@
 """Runs and comparisons as tables for people, and as JSON for programs."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -23,7 +22,7 @@ def print_run(run: RunFolder, *, clients: bool, json: bool) -> None:
     metric = summary["metric"]
     columns = ("mean", "weighted", "std", "worst_tenth", "worst")
     print_table(
-        f"{config.method['name']} on {Path(config.data['name']).name}: {summary['part']} {metric} "
+        f"{config.method_name} on {config.data_name}: {summary['part']} {metric} "
         f"over {next(iter(summary['kinds'].values()))['clients']} clients",
         ["model", "mean", "weighted", "std", "worst 10 %", "worst", "round"],
         [
@@ -48,7 +47,7 @@ def print_comparison(comparison: Comparison, *, clients: bool, json: bool) -> No
         print_json({**content, "clients": _records(comparison.client_values())})
         return
     metric, part = table.metric[0], table.part[0]
-    data = Path(comparison.runs[0].config.data["name"]).name
+    data = comparison.runs[0].config.data_name
     print_table(
         f"{data}: {part} {metric} over {table.clients[0]:.0f} clients, {table.seeds[0]} seed(s)",
         ["model", "mean", "worst 10 %", "worst", "gain over alone", "over shared", "round", "sent up"],

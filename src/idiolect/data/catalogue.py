@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 import torch
-from pydantic import ConfigDict, ValidationError, validate_call
+from pydantic import ConfigDict, validate_call
 
 from idiolect.data.federation import Federation
 from idiolect.data.image_like import image_like
@@ -18,7 +18,8 @@ from idiolect.data.sources.tabular import har, pendigits, vowels
 from idiolect.data.sources.text import shakespeare
 from idiolect.data.synthetic import opposed_signs, synthetic, three_clusters
 from idiolect.data.tables import TABLE_SUFFIXES, from_frame, read_folder, read_table, table_files
-from idiolect.errors import UserError, did_you_mean
+from idiolect.errors import UserError
+from idiolect.plugins import Catalogue, call, check_options, kind_of
 
 LOADERS: dict[str, Callable[..., Federation]] = {
     "vowels": vowels,
@@ -37,44 +38,54 @@ LOADERS: dict[str, Callable[..., Federation]] = {
     "quadratic-line": quadratic_line,
     "quadratics": quadratics,
 }
-_PROVIDED = ("seed", "data_dir")  # by `load` itself, to the loaders that take them
+CATALOGUE: Catalogue[Callable[..., Federation]] = Catalogue(
+    word="data",
+    several="data sets",
+    group="idiolect.data",
+    own="a file or folder, or your own as package.module:loader",
+    flaw=lambda found: None if inspect.isroutine(found) else f"it must be a function, not {kind_of(found)}",
+    built_in=LOADERS,
+)
 
 
-def names() -> dict[str, str]:
-    """Every known data set with one line about it."""
-    return {name: (inspect.getdoc(loader) or "").splitlines()[0] for name, loader in LOADERS.items()}
+def summary(loader: Callable[..., Federation]) -> str:
+    """The line that a loader has about its data."""
+    return (inspect.getdoc(loader) or "").partition("\n")[0]
 
 
 def load(
     name_or_path: str | Path, *, seed: int, data_dir: str | Path | None = None, **options: Any
 ) -> Federation:
-    """A federation by the name of a data set, or from the user's own file or folder.
+    """A federation by the name of a data set, from a user's own file or folder, or from a user's own loader.
 
     A path may be a CSV or Parquet file (with the options `client`, `target` and those of
     `tables.from_frame`), a folder with such a file for each client (`target`, ...), a folder in PFLlib's
-    layout (train/N.npz, test/N.npz), or LEAF's JSON (a file or a folder). Options are checked against the
-    loader's signature.
+    layout (train/N.npz, test/N.npz), or LEAF's JSON (a file or a folder). An own loader is a function that
+    returns a federation, by import path `package.module:loader` or an entry point; it gets `seed` and
+    `data_dir` if it has such parameters. Options are checked against the loader's signature.
 
     >>> federation = load("vowels", seed=0)
     >>> len(federation), federation.task, federation.train.sizes[:3].tolist()
     (15, Task(kind='multiclass', outputs=11), [22, 22, 22])
     """
     label = str(name_or_path)
-    if label in LOADERS:
-        return _call(LOADERS[label], label, (), options, seed=seed, data_dir=data_dir)
     path = Path(name_or_path)
+    if is_name(label):
+        return _call(CATALOGUE.find(label), label, (), options, seed=seed, data_dir=data_dir)
     if path.is_dir():
         return _load_folder(path, options, seed)
     if path.name.lower().endswith(".json") and path.is_file():
         return _call(leaf, label, (path,), options, seed=seed)
     if path.name.lower().endswith(TABLE_SUFFIXES) or path.is_file():
-        _check_options(from_frame, label, options)
+        check_options(from_frame, options, f"data {label!r}", given=("seed",), sources=1)
         _require(label, options, "client", "target")
         return _call(from_frame, label, (read_table(path),), options, seed=seed)
-    raise UserError(
-        f"data={label!r} is neither a known data set{did_you_mean(label, LOADERS)} nor a file or folder; "
-        f"the data sets are {', '.join(LOADERS)}"
-    )
+    raise CATALOGUE.unknown(label)
+
+
+def is_name(name_or_path: str) -> bool:
+    """Whether a data set or a loader is meant; a file that exists comes before what is installed."""
+    return name_or_path in LOADERS or (not Path(name_or_path).exists() and CATALOGUE.knows(name_or_path))
 
 
 def describe(federation: Federation) -> pd.DataFrame:
@@ -117,7 +128,7 @@ def _load_folder(path: Path, options: dict[str, Any], seed: int) -> Federation:
         )
     if "client" in options:
         raise UserError("client must be left out for a folder with one file for each client")
-    _check_options(from_frame, label, options)
+    check_options(from_frame, options, f"data {label!r}", given=("seed",), sources=1)
     _require(label, options, "target")
     frame, client = read_folder(path)
     return _call(from_frame, label, (frame,), {**options, "client": client}, seed=seed)
@@ -131,27 +142,13 @@ def _call(
     **provided: Any,
 ) -> Federation:
     """Call a loader with options of the right types, or say which one is wrong."""
-    _check_options(loader, label, options)
-    parameters = inspect.signature(loader).parameters
-    provided = {name: value for name, value in provided.items() if name in parameters}
     # protected_namespaces: an option may begin with "model_"
     config = ConfigDict(arbitrary_types_allowed=True, protected_namespaces=())
-    try:
-        return validate_call(config=config)(loader)(*source, **provided, **options)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        value = first.get("input")
-        raise UserError(f"data {label!r}: {field}={value!r} is not right: {first['msg']}") from error
-
-
-def _check_options(loader: Callable[..., Federation], label: str, options: dict[str, Any]) -> None:
-    parameters = inspect.signature(loader).parameters.values()
-    known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in _PROVIDED]
-    for name in options:
-        if name not in known:
-            has = f"the options are {', '.join(known)}" if known else "it has no options"
-            raise UserError(f"data {label!r} has no option {name!r}{did_you_mean(name, known)}; {has}")
+    checked = validate_call(config=config)(loader)
+    federation = call(checked, options, f"data {label!r}", sources=source, **provided)
+    if not isinstance(federation, Federation):
+        raise UserError(f"data={label!r} gave {kind_of(federation)}, not an idiolect.Federation")
+    return federation
 
 
 def _require(label: str, options: dict[str, Any], *required: str) -> None:

@@ -8,7 +8,9 @@ pure function of states, messages and keys, so nothing shows that it was done tw
 
 import logging
 import os
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -226,12 +228,27 @@ def _connect(address: str | None, workers: int) -> None:
                 "or leave the address out to use this machine"
             ) from error
         return
-    ray.init(
-        num_cpus=workers,
-        object_store_memory=OBJECT_STORE_BYTES,
-        include_dashboard=False,
-        log_to_driver=False,
-    )
+    with _same_modules():
+        ray.init(
+            num_cpus=workers,
+            object_store_memory=OBJECT_STORE_BYTES,
+            include_dashboard=False,
+            log_to_driver=False,
+        )
+
+
+@contextmanager
+def _same_modules() -> Iterator[None]:
+    """Let processes that are started find a user's own method where this one finds it."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(entry for entry in sys.path if entry)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
 
 
 def _ray() -> Any:

@@ -4,8 +4,6 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from idiolect.evaluation.metrics import higher_is_better
-
 
 class Gains(NamedTuple):
     """For how many clients a model is better than, equal to and worse than another one."""
@@ -20,14 +18,17 @@ class Gains(NamedTuple):
         return sum(self)
 
 
-def gains(values: "pd.Series[float]", baseline: "pd.Series[float]", metric: str) -> "pd.Series[float]":
+def gains(
+    values: "pd.Series[float]", baseline: "pd.Series[float]", *, higher_is_better: bool
+) -> "pd.Series[float]":
     """By how much each client is better off than with the baseline; positive is better for any metric.
 
-    >>> gains(pd.Series({"a": 2.0, "b": 1.0}), pd.Series({"a": 1.5, "b": 3.0}), "rmse").to_dict()
+    >>> error, baseline = pd.Series({"a": 2.0, "b": 1.0}), pd.Series({"a": 1.5, "b": 3.0})
+    >>> gains(error, baseline, higher_is_better=False).to_dict()
     {'a': -0.5, 'b': 2.0}
     """
     difference = values - baseline
-    return (difference if higher_is_better(metric) else -difference).dropna()
+    return (difference if higher_is_better else -difference).dropna()
 
 
 def count_gains(gain: "pd.Series[float]") -> Gains:

@@ -9,9 +9,15 @@
 `loss` is the task's mean loss without the l2 term. `balanced_accuracy` is the mean recall of the classes
 that occur in the client's rows. `rmse`, `mae` and `r2` are over all outputs; `r2` of a client whose targets
 are all equal is not defined. What is not defined, and everything of a client without rows, is NaN.
+
+A metric of one's own is declared in the same form as these (`@metric(higher_is_better=...)`) and comes after
+them in the tables.
 """
 
-from typing import Literal, get_args
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import pandas as pd
 import torch
@@ -21,22 +27,178 @@ from idiolect.core.exchange import ClientState, Message, Site
 from idiolect.core.objective import Batch
 from idiolect.core.task import Task
 from idiolect.data.federation import Federation, Rows
+from idiolect.errors import UserError
+from idiolect.plugins import Catalogue, kind_of
 from idiolect.simulation import Simulation
 
 Part = Literal["validation", "test"]
 PARTS: tuple[Part, ...] = get_args(Part)
 COLUMNS = ("round", "client", "kind", "part", "metric", "value")
-_HIGHER_IS_BETTER = frozenset({"accuracy", "balanced_accuracy", "r2"})
+
+# Predictions and rows of one client -> a tensor without axes. Rows of weight zero only pad. Can be vmapped.
+RowsToNumber = Callable[[Task, Tensor, Batch], Tensor]
+
+
+def every_task(task: Task) -> bool:
+    """Any task."""
+    return True
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number that says how good the predictions of one client's rows are."""
+
+    name: str
+    function: RowsToNumber
+    higher_is_better: bool
+    applies_to: Callable[[Task], bool] = every_task
+
+    def __call__(self, task: Task, predictions: Tensor, batch: Batch) -> Tensor:
+        """The number, float64."""
+        value = self.function(task, predictions, batch)
+        if not isinstance(value, Tensor) or value.ndim:
+            given = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise UserError(f"the metric {self.name} must give a tensor without axes, not one of {given}")
+        return value.to(torch.float64)
+
+
+def metric(
+    *, higher_is_better: bool, name: str = "", applies_to: Callable[[Task], bool] = every_task
+) -> Callable[[RowsToNumber], Metric]:
+    """Declare a function as a metric, under its own name unless another one is given."""
+    return lambda function: Metric(name or function.__name__, function, higher_is_better, applies_to)
+
+
+def mean_over_rows(values: Tensor, batch: Batch) -> Tensor:
+    """The mean over the client's own rows, float64; NaN if it has none."""
+    counts = (batch.weights > 0).to(torch.float64)
+    return (values.to(torch.float64) * counts).sum() / counts.sum()
+
+
+def _is_classification(task: Task) -> bool:
+    return task.is_classification
+
+
+def _is_binary(task: Task) -> bool:
+    return task.kind == "binary"
+
+
+def _is_regression(task: Task) -> bool:
+    return not task.is_classification
+
+
+@metric(higher_is_better=False)
+def loss(task: Task, predictions: Tensor, batch: Batch) -> Tensor:
+    """The task's mean loss."""
+    return mean_over_rows(task.row_losses(predictions, batch.targets), batch)
+
+
+@metric(higher_is_better=True, applies_to=_is_classification)
+def accuracy(task: Task, predictions: Tensor, batch: Batch) -> Tensor:
+    """The share of rows whose class is the predicted one."""
+    return mean_over_rows(task.decide(predictions) == batch.targets, batch)
+
+
+@metric(higher_is_better=True, applies_to=_is_binary)
+def balanced_accuracy(task: Task, predictions: Tensor, batch: Batch) -> Tensor:
+    """The mean recall over the classes that occur."""
+    hits = (task.decide(predictions) == batch.targets).to(torch.float64)
+    counts = (batch.weights > 0).to(torch.float64)
+    of_class = torch.stack([(batch.targets == c).to(torch.float64) * counts for c in (0, 1)])
+    sizes = of_class.sum(-1)
+    recalls = (of_class * hits).sum(-1) / sizes.clamp_min(1)
+    return recalls.sum() / (sizes > 0).sum()
+
+
+@metric(higher_is_better=False, applies_to=_is_regression)
+def rmse(task: Task, predictions: Tensor, batch: Batch) -> Tensor:
+    """The root of the mean squared error."""
+    return _mean_squared_error(predictions, batch).sqrt()
+
+
+@metric(higher_is_better=False, applies_to=_is_regression)
+def mae(task: Task, predictions: Tensor, batch: Batch) -> Tensor:
+    """The mean absolute error."""
+    errors = predictions.to(torch.float64) - batch.targets.to(torch.float64)
+    return mean_over_rows(errors.abs().mean(-1), batch)
+
+
+@metric(higher_is_better=True, applies_to=_is_regression)
+def r2(task: Task, predictions: Tensor, batch: Batch) -> Tensor:
+    """The share of the targets' variance that is predicted."""
+    targets, counts = batch.targets.to(torch.float64), (batch.weights > 0).to(torch.float64)
+    centre = (targets * counts[:, None]).sum(0) / counts.sum()
+    spread = mean_over_rows((targets - centre).square().mean(-1), batch)
+    return torch.where(spread > 0, 1 - _mean_squared_error(predictions, batch) / spread, torch.nan)
+
+
+def _mean_squared_error(predictions: Tensor, batch: Batch) -> Tensor:
+    errors = predictions.to(torch.float64) - batch.targets.to(torch.float64)
+    return mean_over_rows(errors.square().mean(-1), batch)
+
+
+def _flaw(found: Any) -> str | None:
+    if not isinstance(found, Metric):
+        return (
+            "it must be a function of (task, predictions, batch) that is declared as a metric with "
+            f"@metric(higher_is_better=...) of idiolect.evaluation.metrics, not {kind_of(found)}"
+        )
+    if not re.fullmatch(r"[\w-]+", found.name):
+        return f"its name {found.name!r} must be of letters, digits, - and _"
+    return None
+
+
+BUILT_IN: tuple[Metric, ...] = (loss, accuracy, balanced_accuracy, rmse, mae, r2)
+CATALOGUE: Catalogue[Metric] = Catalogue(
+    word="metric",
+    several="metrics",
+    group="idiolect.metrics",
+    own="your own as package.module:function",
+    flaw=_flaw,
+    built_in={metric.name: metric for metric in BUILT_IN},
+)
+
+
+@dataclass(frozen=True)
+class Measures:
+    """What is computed of every client's rows; and by which of it rounds are chosen and models reported."""
+
+    metrics: tuple[Metric, ...]
+    main: Metric
+
+
+def all_named(metrics: Sequence[str | Metric], main: str | None = None) -> tuple[str | Metric, ...]:
+    """The metrics that settings name; with the main one, unless that is called by its own name."""
+    if main is None or main in {_find(metric).name for metric in metrics}:
+        return tuple(metrics)
+    CATALOGUE.find(main, "evaluation.metric")
+    return (*metrics, main)
+
+
+def measures_of(task: Task, metrics: Sequence[str | Metric] = (), main: str | None = None) -> Measures:
+    """The task's own metrics and others; `main` replaces the metric that the task is judged by."""
+    known = {metric.name: metric for metric in BUILT_IN}
+    for metric in map(_find, all_named(metrics, main)):
+        if known.setdefault(metric.name, metric) != metric:
+            raise UserError(f"evaluation.metrics: two metrics are called {metric.name}; rename one of them")
+    fit = {name: metric for name, metric in known.items() if metric.applies_to(task)}
+    judging = known[main_metric(task)] if main is None else known.get(main) or CATALOGUE.find(main)
+    for metric in (*map(_find, metrics), judging):
+        if metric.name not in fit:
+            raise UserError(
+                f"evaluation: {metric.name} is no metric of a {task.kind} task, whose metrics are "
+                f"{', '.join(fit)}"
+            )
+    return Measures(tuple(fit.values()), judging)
+
+
+def _find(metric: str | Metric) -> Metric:
+    return CATALOGUE.find(metric, "evaluation.metrics") if isinstance(metric, str) else metric
 
 
 def main_metric(task: Task) -> str:
-    """The metric that a task is judged by."""
+    """The metric that a task is judged by unless another one is chosen."""
     return "accuracy" if task.is_classification else "rmse"
-
-
-def higher_is_better(metric: str) -> bool:
-    """Whether a larger value of the metric is the better one."""
-    return metric in _HIGHER_IS_BETTER
 
 
 def rows_of(federation: Federation, part: Part) -> Rows:
@@ -44,52 +206,34 @@ def rows_of(federation: Federation, part: Part) -> Rows:
     return federation.validation if part == "validation" else federation.test
 
 
-def row_metrics(task: Task, predictions: Tensor, batch: Batch) -> dict[str, Tensor]:
-    """The metrics of one client's rows, float64; rows of weight zero only pad. Can be vmapped."""
-    counts = (batch.weights > 0).to(torch.float64)
-
-    def mean(values: Tensor) -> Tensor:
-        return (values.to(torch.float64) * counts).sum() / counts.sum()
-
-    metrics = {"loss": mean(task.row_losses(predictions, batch.targets))}
-    if task.is_classification:
-        hits = (task.decide(predictions) == batch.targets).to(torch.float64)
-        metrics["accuracy"] = mean(hits)
-        if task.kind == "binary":
-            metrics["balanced_accuracy"] = _balanced_accuracy(hits, batch.targets, counts)
-        return metrics
-    targets = batch.targets.to(torch.float64)
-    errors = predictions.to(torch.float64) - targets
-    centre = (targets * counts[:, None]).sum(0) / counts.sum()
-    spread = mean((targets - centre).square().mean(-1))
-    squared = mean(errors.square().mean(-1))
-    return metrics | {
-        "rmse": squared.sqrt(),
-        "mae": mean(errors.abs().mean(-1)),
-        "r2": torch.where(spread > 0, 1 - squared / spread, torch.nan),
-    }
+def row_metrics(
+    task: Task, predictions: Tensor, batch: Batch, metrics: Sequence[Metric] = BUILT_IN
+) -> dict[str, Tensor]:
+    """Those metrics of one client's rows that the task has, float64. Can be vmapped."""
+    return {m.name: m(task, predictions, batch) for m in metrics if m.applies_to(task)}
 
 
-def evaluate(simulation: Simulation) -> pd.DataFrame:
+def evaluate(simulation: Simulation, measures: Measures | None = None) -> pd.DataFrame:
     """All metrics of all clients now, in long form with the columns `COLUMNS`.
 
-    A part of the data in which no client has a row is left out.
+    A part of the data in which no client has a row is left out. Without `measures`: the task's own metrics.
     """
+    metrics = BUILT_IN if measures is None else measures.metrics
     tables = []
     for part in PARTS:
         rows = rows_of(simulation.federation, part)
         if len(rows.index):
-            tables.append(_evaluate_part(simulation, part, rows))
+            tables.append(_evaluate_part(simulation, part, rows, metrics))
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(COLUMNS))
 
 
-def _evaluate_part(simulation: Simulation, part: Part, rows: Rows) -> pd.DataFrame:
+def _evaluate_part(simulation: Simulation, part: Part, rows: Rows, metrics: Sequence[Metric]) -> pd.DataFrame:
     task, names = simulation.federation.task, simulation.federation.names
 
     def look(client: ClientState, brief: Message, site: Site) -> dict[str, dict[str, Tensor]]:
-        predictors = simulation.method.predictors(client, brief)
+        predictors, rows = simulation.method.predictors(client, brief), site.all_rows
         return {
-            kind: row_metrics(task, site.objective.predict(predictor, site.all_rows.inputs), site.all_rows)
+            kind: row_metrics(task, site.objective.predict(predictor, rows.inputs), rows, metrics)
             for kind, predictor in predictors.items()
         }
 
@@ -106,16 +250,8 @@ def _evaluate_part(simulation: Simulation, part: Part, rows: Rows) -> pd.DataFra
                     "value": values.numpy(),
                 }
             )
-            for kind, metrics in by_kind.items()
-            for metric, values in metrics.items()
+            for kind, by_metric in by_kind.items()
+            for metric, values in by_metric.items()
         ],
         ignore_index=True,
     )
-
-
-def _balanced_accuracy(hits: Tensor, targets: Tensor, counts: Tensor) -> Tensor:
-    """The mean recall over the classes that occur."""
-    of_class = torch.stack([(targets == c).to(torch.float64) * counts for c in (0, 1)])
-    sizes = of_class.sum(-1)
-    recalls = (of_class * hits).sum(-1) / sizes.clamp_min(1)
-    return recalls.sum() / (sizes > 0).sum()

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from idiolect.evaluation.metrics import higher_is_better
+from idiolect.evaluation.metrics import Metric
 
 Choice = Literal["validation", "last"]
 WORST_SHARE = 0.1
@@ -25,11 +25,12 @@ class Summary(NamedTuple):
     clients: int
 
 
-def summarise(values: "pd.Series[float]", rows: "pd.Series[int]", metric: str) -> Summary:
+def summarise(values: "pd.Series[float]", rows: "pd.Series[int]", metric: Metric) -> Summary:
     """Summarise one metric; both series are indexed by client, `rows` are the weights.
 
-    >>> accuracy = pd.Series({"a": 0.5, "b": 1.0, "c": float("nan")})
-    >>> summarise(accuracy, pd.Series({"a": 30, "b": 10, "c": 0}), "accuracy")[:2]
+    >>> from idiolect.evaluation.metrics import accuracy
+    >>> values = pd.Series({"a": 0.5, "b": 1.0, "c": float("nan")})
+    >>> summarise(values, pd.Series({"a": 30, "b": 10, "c": 0}), accuracy)[:2]
     (0.75, 0.625)
     """
     present = values.dropna()
@@ -37,7 +38,7 @@ def summarise(values: "pd.Series[float]", rows: "pd.Series[int]", metric: str) -
         nan = float("nan")
         return Summary(nan, nan, nan, nan, nan, nan, nan, clients=0)
     ordered = np.sort(present.to_numpy(np.float64))
-    worst_first = ordered if higher_is_better(metric) else ordered[::-1]
+    worst_first = ordered if metric.higher_is_better else ordered[::-1]
     weights = rows.reindex(present.index).to_numpy(np.float64)
     return Summary(
         mean=float(ordered.mean()),
@@ -57,19 +58,19 @@ def means(metrics: pd.DataFrame, kind: str, part: str, metric: str) -> "pd.Serie
     return chosen.groupby("round")["value"].mean().sort_index()
 
 
-def validation_scores(metrics: pd.DataFrame, kind: str, metric: str) -> dict[int, tuple[float, float]]:
+def validation_scores(metrics: pd.DataFrame, kind: str, metric: Metric) -> dict[int, tuple[float, float]]:
     """For each evaluated round a score by which rounds are chosen; the larger one is better.
 
     First the mean validation value of the metric counts, then the smaller validation loss. A round without
     validation values has no score.
     """
-    values = means(metrics, kind, "validation", metric).dropna()
+    values = means(metrics, kind, "validation", metric.name).dropna()
     losses = means(metrics, kind, "validation", "loss").fillna(np.inf)
-    sign = 1 if higher_is_better(metric) else -1
+    sign = 1 if metric.higher_is_better else -1
     return {int(r): (sign * float(values[r]), -float(losses[r])) for r in values.index.tolist()}
 
 
-def reported_round(metrics: pd.DataFrame, kind: str, metric: str, choice: Choice = "validation") -> int:
+def reported_round(metrics: pd.DataFrame, kind: str, metric: Metric, choice: Choice = "validation") -> int:
     """The round whose test values are reported for a model kind: never chosen by test values.
 
     "validation": the round with the best validation score, the earlier one of equals. "last": the last
@@ -107,11 +108,12 @@ def client_values(metrics: pd.DataFrame, summary: Mapping[str, Any]) -> pd.DataF
     )
 
 
-def rounds_to_target(means: "pd.Series[float]", target: float, metric: str) -> int | None:
+def rounds_to_target(means: "pd.Series[float]", target: float, metric: Metric) -> int | None:
     """The first evaluated round whose mean reaches the target, or None.
 
-    >>> rounds_to_target(pd.Series({0: 0.1, 5: 0.7, 10: 0.6}), 0.65, "accuracy")
+    >>> from idiolect.evaluation.metrics import accuracy
+    >>> rounds_to_target(pd.Series({0: 0.1, 5: 0.7, 10: 0.6}), 0.65, accuracy)
     5
     """
-    reached = means >= target if higher_is_better(metric) else means <= target
+    reached = means >= target if metric.higher_is_better else means <= target
     return int(means.index[reached][0]) if reached.any() else None

@@ -1,9 +1,12 @@
 """All methods by name."""
 
-import difflib
+import inspect
+import re
+from typing import Any
+
+from pydantic.dataclasses import is_pydantic_dataclass
 
 from idiolect.core import Method
-from idiolect.errors import UserError
 from idiolect.methods.additive import Additive
 from idiolect.methods.afl import AFL
 from idiolect.methods.agnostic_apfl import AgnosticAPFL
@@ -25,6 +28,7 @@ from idiolect.methods.pfedme import PFedMe
 from idiolect.methods.scaffold import Scaffold
 from idiolect.methods.submodels import FederatedDropout, FedRolex, HeteroFL
 from idiolect.methods.vrl_sgd import VRLSGD
+from idiolect.plugins import Catalogue, kind_of
 
 METHODS: tuple[type[Method], ...] = (
     Local,
@@ -55,14 +59,39 @@ METHODS: tuple[type[Method], ...] = (
 
 
 def find_method(name: str) -> type[Method]:
-    """The method of that name or alias; case, spaces, dashes and underscores do not matter."""
-    names = {_plain(known): method for method in METHODS for known in (method.name, *method.aliases)}
-    if _plain(name) in names:
-        return names[_plain(name)]
-    near = difflib.get_close_matches(_plain(name), names, n=3, cutoff=0.4)
-    known = ", ".join(sorted({names[n].name for n in near} or {m.name for m in METHODS}))
-    raise UserError(f"method '{name}' is not known; the nearest known ones are: {known}")
+    """The method of that name or alias, of an installed package, or at an import path."""
+    return CATALOGUE.find(name)
 
 
-def _plain(name: str) -> str:
-    return "".join(c for c in name.lower() if c.isalnum())
+def _flaw(found: Any) -> str | None:
+    if not (inspect.isclass(found) and issubclass(found, Method)):
+        return f"it must be a class derived from idiolect.core.Method, not {kind_of(found)}"
+    if inspect.isabstract(found):
+        lacking = sorted(found.__abstractmethods__)
+        return f"the class {found.__name__} lacks {', '.join(lacking)}"
+    unsaid = [fact for fact in ("name", "kinds", "judged_by") if not hasattr(found, fact)]
+    if unsaid:
+        return f"the class {found.__name__} does not say {' and '.join(unsaid)}"
+    # It is part of folders' names and begins settings such as apfl.mixing=0.5.
+    if not (isinstance(found.name, str) and re.fullmatch(r"[A-Za-z0-9_-]+", found.name)):
+        return f"its name {found.name!r} must be of letters, digits, - and _"
+    if not is_pydantic_dataclass(found):
+        return (
+            f"the class {found.__name__} must be a dataclass of pydantic: "
+            "@dataclass(frozen=True, kw_only=True, config=STRICT)"
+        )
+    open_ended = [name for name, field in found.__pydantic_fields__.items() if field.is_required()]
+    if open_ended:
+        return f"its hyper-parameter {open_ended[0]} must have a default"
+    return None
+
+
+CATALOGUE: Catalogue[type[Method]] = Catalogue(
+    word="method",
+    several="methods",
+    group="idiolect.methods",
+    own="your own as package.module:Class",
+    flaw=_flaw,
+    built_in={method.name: method for method in METHODS},
+    aliases={alias: method.name for method in METHODS for alias in method.aliases},
+)

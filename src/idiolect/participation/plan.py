@@ -8,12 +8,14 @@
       clients:
         client_7: {join: 20, leave: 80, work: 0.3}
 
-`Participation` is what a user writes; `bind` gives it the clients' names and makes a plan of it.
+`Participation` is what a user writes; `bind` gives it the clients' names and makes a plan of it. In place of
+all this a user's own plan can be named: `participation: {plan: {name: package.module:Class, option: value}}`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass as plain_dataclass
-from dataclasses import replace
-from typing import Literal, Self
+from dataclasses import fields, replace
+from typing import Any, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -24,9 +26,18 @@ from idiolect.core import rng
 from idiolect.core.cohort import Cohort, Population
 from idiolect.core.hyper import STRICT
 from idiolect.core.schedule import PlainSchedule, Restart
-from idiolect.participation.sampling import Proportional, Sampler, Uniform
+from idiolect.errors import UserError
+from idiolect.participation.sampling import Plan, Proportional, Sampler, Uniform
 from idiolect.participation.work import Fixed, Fraction, WorkLaw, client_number
+from idiolect.plugins import Catalogue, Named, call, check_options, chosen, kind_of
 
+CATALOGUE: Catalogue[Callable[..., Plan]] = Catalogue(
+    word="plan",
+    several="plans",
+    group="idiolect.plans",
+    own="your own as package.module:Class",
+    flaw=lambda found: None if callable(found) else f"it must be a class or a function, not {kind_of(found)}",
+)
 NEVER = torch.iinfo(torch.int64).max  # the round in which somebody leaves who stays to the end
 
 
@@ -62,9 +73,30 @@ class Participation:
     clients: dict[str, ClientEntry] = Field(
         default_factory=dict, description="join, leave and work of single clients, by name"
     )
+    plan: Named | None = Field(
+        default=None, description="a plan of your own, in place of all this: package.module:Class"
+    )
 
-    def bind(self, names: tuple[str, ...]) -> "RoundPlan":
+    @model_validator(mode="after")
+    def _is_one_plan(self) -> Self:
+        if self.plan is not None:
+            usual = Participation()
+            for field in fields(self):
+                if field.name != "plan" and getattr(self, field.name) != getattr(usual, field.name):
+                    raise ValueError(f"{field.name} has no effect beside plan; leave out one of them")
+        return self
+
+    def check_plan(self) -> None:
+        """Refuse a plan of one's own that cannot be found, or an option that it does not have."""
+        if self.plan is not None:
+            name, options = chosen(self.plan)
+            check_options(_find_plan(name), options, f"plan {name!r}", given=("names",))
+
+    def bind(self, names: tuple[str, ...]) -> Plan:
         """The plan for a federation with these clients."""
+        return self._rounds(names) if self.plan is None else _own_plan(*chosen(self.plan), names)
+
+    def _rounds(self, names: tuple[str, ...]) -> "RoundPlan":
         joins = torch.zeros(len(names), dtype=torch.int64)
         leaves = torch.full((len(names),), NEVER)
         own_work = torch.full((len(names),), torch.nan, dtype=torch.float64)
@@ -89,6 +121,21 @@ class Participation:
     def restarting(self, schedule: PlainSchedule) -> Restart:
         """A learning rate whose clock is set back whenever somebody arrives (EFL, section 4.4)."""
         return Restart(rounds=self.arrival_rounds, schedule=schedule)
+
+
+def _find_plan(name: str) -> Callable[..., Plan]:
+    return CATALOGUE.find(name, "participation.plan")
+
+
+def _own_plan(name: str, options: dict[str, Any], names: tuple[str, ...]) -> Plan:
+    """A user's plan; it gets the clients' names if it has a parameter for them."""
+    plan = call(_find_plan(name), options, f"plan {name!r}", names=names)
+    if not all(callable(getattr(plan, function, None)) for function in ("cohort", "present")):
+        raise UserError(
+            f"participation.plan={name!r} gave {kind_of(plan)}, which is no plan: it must have the functions "
+            "cohort(seed, round_number, sizes) and present(round_number, clients)"
+        )
+    return plan
 
 
 @plain_dataclass(frozen=True)

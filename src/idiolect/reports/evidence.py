@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from idiolect.evaluation.metrics import higher_is_better
 from idiolect.evaluation.summary import means, reported_part
-from idiolect.methods.catalogue import find_method
 from idiolect.runs.comparison import client_values, model_name, open_folder, runs_of, tabulate
 from idiolect.runs.folder import RunFolder
 
@@ -25,17 +23,14 @@ class Evidence:
     clients: pd.DataFrame  # a row for each client, a column for each model; means over seeds
     traffic: pd.DataFrame  # method, direction, part, megabytes of a whole run; means over seeds
     metric: str
+    higher_is_better: bool
     part: str
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Whether a larger value is a better one."""
-        return higher_is_better(self.metric)
+    judged_by: dict[str, str]  # method -> model kind
 
     @property
     def judged(self) -> list[str]:
         """The models that the methods are judged by, and the shared model to compare them with."""
-        names = [model_name(m, find_method(m).judged_by) for m in dict.fromkeys(self.table.method)]
+        names = [model_name(m, self.judged_by[m]) for m in dict.fromkeys(self.table.method)]
         shared = [
             model_name(m, k) for m, k in zip(self.table.method, self.table.kind, strict=True) if k == "global"
         ]
@@ -47,9 +42,10 @@ def gather(folders: Sequence[Path]) -> Evidence:
     runs = tuple(run for folder in folders for run in runs_of(open_folder(folder)))
     summaries = [run.summary() for run in runs]
     metric = summaries[0]["metric"]
-    curves = []
+    curves, judged_by = [], {}
     for run, summary in zip(runs, summaries, strict=True):
-        metrics, method = run.metrics(), run.config.method["name"]
+        metrics, method = run.metrics(), run.config.method_name
+        judged_by[method] = summary["judged_by"]
         traffic = run.rounds().set_index("round")[["down_bits", "up_bits"]].sum(axis=1).cumsum()
         for kind in summary["kinds"]:
             curve = means(metrics, kind, reported_part(metrics), metric).rename("value").reset_index()
@@ -63,13 +59,15 @@ def gather(folders: Sequence[Path]) -> Evidence:
         client_values(runs),
         _traffic(runs),
         metric,
+        summaries[0]["higher_is_better"],
         summaries[0]["part"],
+        judged_by,
     )
 
 
 def _traffic(runs: Sequence[RunFolder]) -> pd.DataFrame:
     tables = [
-        run.traffic().assign(method=run.config.method["name"], run=place) for place, run in enumerate(runs)
+        run.traffic().assign(method=run.config.method_name, run=place) for place, run in enumerate(runs)
     ]
     by_run = pd.concat(tables).groupby(["method", "direction", "part", "run"], sort=False)["bits"].sum()
     megabytes = by_run.groupby(["method", "direction", "part"], sort=False).mean() / BITS_PER_MEGABYTE

@@ -98,7 +98,7 @@ def _draw(
 
 def _title(evidence: Evidence) -> str:
     methods = ", ".join(dict.fromkeys(evidence.table.method))
-    data = ", ".join(dict.fromkeys(Path(str(run.config.data["name"])).stem for run in evidence.runs))
+    data = ", ".join(dict.fromkeys(Path(run.config.data_name).stem for run in evidence.runs))
     return f"{methods} on {data}"
 
 

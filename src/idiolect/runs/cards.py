@@ -4,8 +4,9 @@ import inspect
 from typing import Any
 
 from idiolect.core.method import Method
-from idiolect.data.catalogue import LOADERS, names
-from idiolect.methods.catalogue import METHODS, find_method
+from idiolect.data.catalogue import CATALOGUE as DATA
+from idiolect.data.catalogue import summary
+from idiolect.methods.catalogue import CATALOGUE as METHODS
 from idiolect.runs.signatures import alias_of, dump, fields_of
 
 
@@ -16,7 +17,8 @@ def list_methods(name: str | None = None) -> list[dict[str, Any]]:
     >>> card["kinds"], [p["name"] for p in card["hyper_parameters"]][:3]
     (['global', 'localized', 'personal'], ['learning_rate', 'local_steps', 'mixing'])
     """
-    return [_method_card(kind) for kind in (METHODS if name is None else [find_method(name)])]
+    kinds = METHODS.entries().values() if name is None else [METHODS.find(name)]
+    return [_method_card(kind) for kind in kinds]
 
 
 def list_datasets() -> list[dict[str, Any]]:
@@ -26,8 +28,8 @@ def list_datasets() -> list[dict[str, Any]]:
     [['seed', 'fractions']]
     """
     return [
-        {"name": name, "summary": summary, "options": list(inspect.signature(LOADERS[name]).parameters)}
-        for name, summary in names().items()
+        {"name": name, "summary": summary(loader), "options": list(inspect.signature(loader).parameters)}
+        for name, loader in DATA.entries().items()
     ]
 
 
@@ -37,7 +39,7 @@ def _method_card(kind: type[Method]) -> dict[str, Any]:
         "name": kind.name,
         "aliases": list(kind.aliases),
         "paper": kind.paper,
-        "summary": (inspect.getdoc(kind) or "").splitlines()[0],
+        "summary": (inspect.getdoc(kind) or "").partition("\n")[0],
         "kinds": list(kind.kinds),
         "judged_by": kind.judged_by,
         "personal": kind.judged_by in ("personal", "group"),

@@ -147,7 +147,7 @@ def export_client(
         "format": FORMAT,
         "client": client,
         "kind": kind,
-        "method": config.method["name"],
+        "method": config.method_name,
         "round": simulation.round,
         "model": config.model,
         "dtype": config.dtype,

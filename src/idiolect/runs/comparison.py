@@ -17,6 +17,7 @@ import pandas as pd
 from idiolect.errors import UserError
 from idiolect.evaluation.gain import count_gains, gains
 from idiolect.evaluation.summary import reported_values
+from idiolect.methods.catalogue import CATALOGUE as METHODS
 from idiolect.methods.catalogue import find_method
 from idiolect.runs.config import RunConfig, resolve
 from idiolect.runs.folder import RunFolder
@@ -29,6 +30,7 @@ FORMAT = "idiolect-comparison-1"
 PAGE = "report.html"
 ALONE = ("local", "personal")  # the baseline "training alone"
 SHARED = ("fedavg", "global")  # the baseline "one shared model"
+_NO_NUMBERS = ("method", "kind", "metric", "higher_is_better", "part", "seed")
 
 
 @dataclass(frozen=True)
@@ -78,10 +80,12 @@ def resolve_comparison(settings: Settings) -> ComparisonConfig:
     settings = dict(settings)
     if "method" in settings and "name" in settings["method"]:
         raise UserError("method=... is for one run; a comparison takes methods=local,fedavg,apfl")
-    kinds = [find_method(name) for name in _listed(settings.pop("methods", None), "methods")]
+    written = _listed(settings.pop("methods", None), "methods")
+    kinds = [find_method(name) for name in written]
     names = tuple(kind.name for kind in kinds)
-    if len(set(names)) < len(names):
-        raise UserError(f"methods={','.join(names)} names a method twice")
+    if len(set(kinds)) < len(kinds):
+        raise UserError(f"methods={','.join(written)} names a method twice")
+    _refuse_namesakes(written)
     seeds = _seeds(settings.pop("seeds", 1), settings.get("seed", 0))
     own = {name: settings.pop(name, {}) for name in names}
     for name, options in own.items():
@@ -93,12 +97,12 @@ def resolve_comparison(settings: Settings) -> ComparisonConfig:
         if not any(option in options for options in known.values()):
             raise UserError(f"method.{option} is not a setting of any of {', '.join(names)}")
     configs = []
-    for name in names:
+    for name, full_name in zip(names, written, strict=True):
         common = {option: value for option, value in shared.items() if option in known[name]}
-        config = resolve(merge(settings, {"method": {**common, **own[name], "name": name}}))
+        config = resolve(merge(settings, {"method": {**common, **own[name], "name": full_name}}))
         configs += [replace(config, seed=seed) for seed in seeds]
     folder = Path(configs[0].out or _default_folder(configs))
-    configs = [replace(c, out=str(folder / f"{c.method['name']}-seed{c.seed}")) for c in configs]
+    configs = [replace(c, out=str(folder / f"{c.method_name}-seed{c.seed}")) for c in configs]
     return ComparisonConfig(tuple(configs), names, seeds, folder)
 
 
@@ -143,7 +147,7 @@ def client_values(runs: Sequence[RunFolder]) -> pd.DataFrame:
     """The reported values, means over seeds: a row for each client, a column for each model."""
     tables = []
     for run in runs:
-        values, method = run.client_values(), run.config.method["name"]
+        values, method = run.client_values(), run.config.method_name
         tables.append(values.set_axis([model_name(method, str(kind)) for kind in values], axis=1))
     together = pd.concat(tables, axis=1)
     return together.T.groupby(level=0, sort=False).mean().T
@@ -151,6 +155,10 @@ def client_values(runs: Sequence[RunFolder]) -> pd.DataFrame:
 
 def tabulate(runs: Sequence[RunFolder]) -> pd.DataFrame:
     """A row for each method and model kind, with mean and standard deviation over seeds."""
+    _refuse_namesakes([run.config.method["name"] for run in runs])
+    metrics = list(dict.fromkeys(run.summary()["metric"] for run in runs))
+    if len(metrics) > 1:
+        raise UserError(f"the runs are reported by different metrics: {' and '.join(metrics)}")
     by_seed: dict[int, list[RunFolder]] = {}
     for run in runs:
         by_seed.setdefault(run.config.seed, []).append(run)
@@ -158,7 +166,7 @@ def tabulate(runs: Sequence[RunFolder]) -> pd.DataFrame:
     table = pd.DataFrame(rows)
     order = list(dict.fromkeys(zip(table.method, table.kind, strict=True)))
     grouped = table.groupby(["method", "kind"], sort=False)
-    numbers = [c for c in table.columns if c not in ("method", "kind", "metric", "part", "seed")]
+    numbers = [c for c in table.columns if c not in _NO_NUMBERS]
     result = grouped[numbers].mean()
     result.insert(1, "std_over_seeds", grouped["mean"].std(ddof=1))
     result.insert(0, "metric", grouped["metric"].first())
@@ -174,13 +182,14 @@ def _rows_of_seed(runs: Sequence[RunFolder]) -> list[dict[str, Any]]:
     for run in runs:
         summary, metrics = run.summary(), run.metrics()
         for kind, numbers in summary["kinds"].items():
-            method = run.config.method["name"]
+            method = run.config.method_name
             values[method, kind] = reported_values(metrics, kind, summary["metric"], numbers["round"])
             rows.append(
                 {
                     "method": method,
                     "kind": kind,
                     "metric": summary["metric"],
+                    "higher_is_better": summary["higher_is_better"],
                     "part": summary["part"],
                     "seed": run.config.seed,
                     **numbers,
@@ -192,16 +201,30 @@ def _rows_of_seed(runs: Sequence[RunFolder]) -> list[dict[str, Any]]:
         own = values[row["method"], row["kind"]]
         for name, baseline in (("alone", ALONE), ("shared", SHARED)):
             comparable = baseline in values and baseline != (row["method"], row["kind"])
-            gain = gains(own, values[baseline], row["metric"]) if comparable else None
+            higher = row["higher_is_better"]
+            gain = gains(own, values[baseline], higher_is_better=higher) if comparable else None
             row[f"gain_over_{name}"] = float("nan") if gain is None else count_gains(gain).better
             row[f"lose_to_{name}"] = float("nan") if gain is None else count_gains(gain).worse
     return rows
 
 
+def _refuse_namesakes(written: Sequence[str]) -> None:
+    """Refuse different methods that call themselves by one name, which tables could not tell apart."""
+    first: dict[str, str] = {}
+    for full_name in map(METHODS.spelled, written):
+        kind = find_method(full_name)
+        other = first.setdefault(kind.name, full_name)
+        if find_method(other) is not kind:
+            raise UserError(
+                f"{other} and {full_name} are different methods that are both called {kind.name!r}; "
+                "give one of the classes another name"
+            )
+
+
 def _default_folder(configs: Sequence[RunConfig]) -> Path:
     """A name under runs/ that follows from what is compared."""
     digest = hashlib.sha256("".join(config.to_yaml() for config in configs).encode()).hexdigest()[:8]
-    return Path("runs") / f"{Path(configs[0].data['name']).stem}-compare-{digest}"
+    return Path("runs") / f"{Path(configs[0].data_name).stem}-compare-{digest}"
 
 
 def _option_names(kind: type) -> set[str]:

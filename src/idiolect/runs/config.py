@@ -1,25 +1,29 @@
 """One run's configuration: checked, complete, and plain enough for a YAML file."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, InstanceOf
 from pydantic.dataclasses import dataclass
 
 from idiolect.codecs.config import CodecConfig
 from idiolect.core.hyper import STRICT
 from idiolect.core.method import Method
-from idiolect.data.catalogue import LOADERS
+from idiolect.core.task import Task
+from idiolect.data.catalogue import CATALOGUE as DATA
+from idiolect.data.catalogue import is_name
 from idiolect.data.federation import Federation
 from idiolect.engines.build import ENGINES, HereEngine, RayEngineChoice
 from idiolect.errors import UserError
+from idiolect.evaluation.metrics import Measures, Metric, all_named, measures_of
 from idiolect.evaluation.summary import Choice
+from idiolect.methods.catalogue import CATALOGUE as METHODS
 from idiolect.methods.catalogue import find_method
-from idiolect.models import MODELS
+from idiolect.models import CATALOGUE as MODELS
 from idiolect.participation import Participation
 from idiolect.runs.defaults import defaults_for
 from idiolect.runs.rounds import Pace
@@ -37,6 +41,16 @@ class EvaluationSettings:
 
     every: WholeNumber = Field(default=5, ge=1, description="rounds from one evaluation to the next")
     choose: Choice = Field(default="validation", description="the reported round: best validation, or last")
+    metrics: tuple[str | InstanceOf[Metric], ...] = Field(
+        default=(), description="further metrics, as package.module:function or of installed packages"
+    )
+    metric: str | None = Field(
+        default=None, description="what rounds are chosen and models reported by; None: accuracy or rmse"
+    )
+
+    def measures(self, task: Task) -> Measures:
+        """What is computed of every client's rows."""
+        return measures_of(task, self.metrics, self.metric)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -50,8 +64,12 @@ class CheckpointSettings:
 class RunConfig:
     """All that decides what a run computes. The sections with a name hold that thing's own options."""
 
-    method: Section = Field(description="a method of `idiolect methods` and its hyper-parameters")
-    data: Section = Field(description="a data set of `idiolect datasets` or a path, and its options")
+    method: Section = Field(
+        description="a method of `idiolect methods` or package.module:Class, and its hyper-parameters"
+    )
+    data: Section = Field(
+        description="a data set of `idiolect datasets`, a path or package.module:loader, and its options"
+    )
     model: Section = Field(description="linear, mlp, dnn, cnn, char-lstm or package.module:factory")
     participation: Participation = Field(
         default_factory=Participation, description="who takes part, and how much work each completes"
@@ -86,7 +104,18 @@ class RunConfig:
         if self.out is not None:
             return Path(self.out)
         digest = hashlib.sha256(self.to_yaml().encode()).hexdigest()[:8]
-        return Path("runs") / f"{Path(self.data['name']).stem}-{self.method['name']}-{digest}"
+        return Path("runs") / f"{Path(self.data_name).stem}-{self.method_name}-{digest}"
+
+    @property
+    def method_name(self) -> str:
+        """What the method calls itself, which a section may name by an import path."""
+        return find_method(self.method["name"]).name
+
+    @property
+    def data_name(self) -> str:
+        """The name of the data set, file, folder or loader, without where it is."""
+        name: str = self.data["name"]
+        return name.partition(":")[2] if DATA.path(name) == name else Path(name).name
 
     @property
     def pace(self) -> Pace:
@@ -96,11 +125,8 @@ class RunConfig:
     def plain(self) -> Settings:
         """As plain data, without where it is kept."""
         for section in _OBJECTS:
-            if not isinstance(getattr(self, section)["name"], str):
-                raise UserError(
-                    f"{section} is given as an object, which no file can hold: give its name, "
-                    "or train in memory with idiolect.train"
-                )
+            _refuse_objects(section, [getattr(self, section)["name"]])
+        _refuse_objects("evaluation.metrics", self.evaluation.metrics)
         settings = dump(self)
         del settings["out"]
         return settings
@@ -142,11 +168,13 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
     settings = _with_defaults(settings)
     config = build(RunConfig, _with_sections(settings), "")
     config.codec.wrap(build_method(config.method))  # says whether the codec suits the method
+    config.participation.check_plan()
+    all_named(config.evaluation.metrics, config.evaluation.metric)  # says whether there are such
     return replace(
         config,
         method=_checked_method(config.method),
         model=_checked_model(config.model),
-        data=_absolute_path(config.data),
+        data=_unmistakable(config.data),
     )
 
 
@@ -155,6 +183,14 @@ def build_method(section: Section) -> Method:
     options = dict(section)
     name = options.pop("name")
     return name if isinstance(name, Method) else build(find_method(name), options, "method")
+
+
+def _refuse_objects(setting: str, values: Iterable[Any]) -> None:
+    if not all(isinstance(value, str) for value in values):
+        raise UserError(
+            f"{setting} is given as an object, which no file can hold: give its name, "
+            "or train in memory with idiolect.train"
+        )
 
 
 def _check_name(section: str, options: Section) -> None:
@@ -175,7 +211,7 @@ def _with_defaults(settings: Mapping[str, Any]) -> Settings:
     kind = find_method(method) if isinstance(method, str) else None
     if kind is not None:
         settings = merge(settings, {"method": spelled_out(kind, settings["method"])})
-    return merge(defaults_for(data if isinstance(data, str) else "", kind), settings)
+    return merge(defaults_for(DATA.spelled(data) if isinstance(data, str) else "", kind), settings)
 
 
 def _with_sections(settings: Settings) -> Settings:
@@ -186,7 +222,7 @@ def _with_sections(settings: Settings) -> Settings:
         "evaluation": EvaluationSettings,
         "checkpoint": CheckpointSettings,
     }
-    built: Settings = dict(settings)
+    built: Settings = _listed(settings, "trackers")
     for name, kind in sections.items():
         if name in built and not isinstance(built[name], kind):
             if not isinstance(built[name], Mapping):
@@ -194,38 +230,41 @@ def _with_sections(settings: Settings) -> Settings:
                 raise UserError(
                     f"{name}={built[name]} is not possible: it has settings, as {name}.{first}=..."
                 )
-            built[name] = build(kind, built[name], name)
+            built[name] = build(kind, _listed(built[name], "metrics"), name)
     engine = built.get("engine", {})
     if isinstance(engine, Mapping) and engine.get("name") in ENGINES:
         built["engine"] = build(ENGINES[engine["name"]], engine, "engine")
-    if isinstance(trackers := built.get("trackers"), str):
-        built["trackers"] = tuple(trackers.split(","))
     return built
+
+
+def _listed(section: Mapping[str, Any], setting: str) -> Settings:
+    """A section with a setting as a list, which may also have been given as a,b."""
+    given = section.get(setting)
+    return {**section, setting: given.split(",")} if isinstance(given, str) else dict(section)
 
 
 def _checked_method(section: Section) -> Section:
     if not isinstance(section["name"], str):
         return section
-    method = build_method(section)
-    return {"name": method.name, **dump(method)}
+    return {"name": METHODS.spelled(section["name"]), **dump(build_method(section))}
 
 
 def _checked_model(section: Section) -> Section:
     if not isinstance(section["name"], str):
         return section
     options = {key: value for key, value in section.items() if key != "name"}
-    factory = MODELS.get(section["name"])
-    if factory is not None:
+    factory = MODELS.find(section["name"])
+    if not MODELS.is_own(section["name"]):
         options = check_arguments(factory, options, "model", given=("federation",))
         options = {key: list(v) if isinstance(v, tuple) else v for key, v in options.items()}
-    return {"name": section["name"], **options}
+    return {"name": MODELS.spelled(section["name"]), **options}
 
 
-def _absolute_path(section: Section) -> Section:
+def _unmistakable(section: Section) -> Section:
     """A run can be resumed from any folder: a path to data does not depend on where one stands."""
-    if not isinstance(section["name"], str) or section["name"] in LOADERS:
+    name = section["name"]
+    if not isinstance(name, str):
         return section
-    path = Path(section["name"])
-    if not path.exists():
-        return section
-    return {**section, "name": str(path.absolute())}
+    if is_name(name):
+        return {**section, "name": DATA.spelled(name)}
+    return {**section, "name": str(Path(name).absolute()) if Path(name).exists() else name}

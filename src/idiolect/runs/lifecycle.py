@@ -10,7 +10,7 @@ import torch
 from idiolect.core.method import Method
 from idiolect.core.task import Task
 from idiolect.errors import UserError
-from idiolect.evaluation.metrics import main_metric
+from idiolect.evaluation.metrics import Metric
 from idiolect.evaluation.summary import Choice, reported_part, reported_round, reported_values, summarise
 from idiolect.runs.config import RunConfig
 from idiolect.runs.folder import RunFolder, fingerprint
@@ -34,7 +34,9 @@ def start_or_continue(config: RunConfig, watchers: Sequence[Watcher] = ()) -> Ru
     if begun is not None:
         return continue_run(begun, watchers)
     federation = load_federation(config)
-    simulation = build_simulation(config, federation)  # what is wrong with it is said before a folder is made
+    # What is wrong with the settings is said before a folder is made.
+    config.evaluation.measures(federation.task)
+    simulation = build_simulation(config, federation)
     folder = RunFolder.create(config.folder, config, federation)
     return _play(folder, folder.config, simulation, watchers)
 
@@ -77,19 +79,21 @@ def summarise_run(
     clients: pd.DataFrame,
     rounds: pd.DataFrame,
     task: Task,
+    metric: Metric,
     method: Method,
     choice: Choice,
 ) -> dict[str, Any]:
     """The reported numbers of each model kind."""
-    metric, part = main_metric(task), reported_part(metrics)
+    part = reported_part(metrics)
     by_kind = {}
     for kind in method.kinds:
         chosen = reported_round(metrics, kind, metric, choice)
-        values = reported_values(metrics, kind, metric, chosen)
+        values = reported_values(metrics, kind, metric.name, chosen)
         by_kind[kind] = {"round": chosen, **summarise(values, clients[part], metric)._asdict()}
     return {
         "task": task.kind,
-        "metric": metric,
+        "metric": metric.name,
+        "higher_is_better": metric.higher_is_better,
         "part": part,
         "chosen_by": choice,
         "judged_by": method.judged_by,
@@ -116,10 +120,11 @@ def _play(
     torch.set_num_threads(config.threads)
     place_states(simulation, config, folder.path)
     folder.restore(simulation)
+    measures = config.evaluation.measures(simulation.federation.task)
     folder.log(f"{'started' if simulation.round == 0 else 'continued'} at round {simulation.round}")
     trackers = open_trackers(config.trackers, folder.path, simulation.round)
     try:
-        play_rounds(simulation, config.pace, folder, [*watchers, _Tracking(trackers)])
+        play_rounds(simulation, config.pace, measures, folder, [*watchers, _Tracking(trackers)])
     finally:
         for tracker in trackers:
             tracker.close()
@@ -128,6 +133,7 @@ def _play(
         folder.clients(),
         folder.rounds(),
         simulation.federation.task,
+        measures.main,
         simulation.method,
         config.evaluation.choose,
     )

@@ -14,7 +14,7 @@ from idiolect.data.newcomers import newcomers_like
 from idiolect.data.splits import DEFAULT_FRACTIONS
 from idiolect.data.tables import read_table
 from idiolect.errors import UserError, did_you_mean
-from idiolect.evaluation.metrics import evaluate
+from idiolect.evaluation.metrics import Measures, evaluate
 from idiolect.runs.client_model import ClientModels, export_client
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.lifecycle import reported_simulation
@@ -28,9 +28,9 @@ DATA_OPTIONS = ("name", "client", "fractions")
 class Newcomers(ClientModels):
     """Models for clients that were not there in training, and how good they are."""
 
-    def __init__(self, simulation: Simulation, folder: Path | None) -> None:
+    def __init__(self, simulation: Simulation, measures: Measures, folder: Path | None) -> None:
         super().__init__(simulation)
-        self.metrics = evaluate(simulation)
+        self.metrics = evaluate(simulation, measures)
         self.folder = folder  # a model for each client in it; None: nothing was saved
 
 
@@ -58,7 +58,7 @@ def personalize(run: RunFolder, settings: Settings) -> Newcomers:
     if folder is not None:
         for name in federation.names:
             export_client(simulation, config, name, folder / name)
-    return Newcomers(simulation, folder)
+    return Newcomers(simulation, config.evaluation.measures(federation.task), folder)
 
 
 def train_newcomers(trained: Simulation, federation: Federation, steps: int | None) -> Simulation:

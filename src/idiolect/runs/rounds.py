@@ -8,7 +8,7 @@ import pandas as pd
 from idiolect.data.federation import Federation
 from idiolect.engines.compiler.doubt import Doubt
 from idiolect.engines.loop import PlayedRound
-from idiolect.evaluation.metrics import evaluate, main_metric
+from idiolect.evaluation.metrics import Measures, Metric, evaluate
 from idiolect.evaluation.summary import validation_scores
 from idiolect.methods.groups import adjusted_rand_index
 from idiolect.runs.records import TABLES, TYPES, TableName
@@ -59,17 +59,23 @@ class Watcher(Protocol):
         ...
 
 
-def play_rounds(simulation: Simulation, pace: Pace, keeper: Keeper, watchers: Sequence[Watcher] = ()) -> None:
+def play_rounds(
+    simulation: Simulation,
+    pace: Pace,
+    measures: Measures,
+    keeper: Keeper,
+    watchers: Sequence[Watcher] = (),
+) -> None:
     """Play the rounds that are left, evaluating and saving at the pace.
 
     What is written at a round depends on the configuration and the round alone, so a run that was killed
     and continued writes the same parts again.
     """
-    best = _BestSoFar(simulation, keeper.metrics())
+    best = _BestSoFar(simulation, keeper.metrics(), measures.main)
     log = _RoundLog(simulation.federation)
 
     def look() -> None:
-        metrics = evaluate(simulation)
+        metrics = evaluate(simulation, measures)
         keeper.add("metrics", simulation.round, metrics)
         if best.improved_by(metrics):
             keeper.save_chosen(simulation)
@@ -99,9 +105,9 @@ def play_rounds(simulation: Simulation, pace: Pace, keeper: Keeper, watchers: Se
 class _BestSoFar:
     """The best validation score of the kind that the method is judged by."""
 
-    def __init__(self, simulation: Simulation, metrics: pd.DataFrame) -> None:
+    def __init__(self, simulation: Simulation, metrics: pd.DataFrame, metric: Metric) -> None:
         self.kind = simulation.method.judged_by
-        self.metric = main_metric(simulation.federation.task)
+        self.metric = metric
         # A killed run may have evaluated rounds that it is about to play again.
         past = validation_scores(metrics[metrics["round"] <= simulation.round], self.kind, self.metric)
         self.score = max(past.values(), default=None) if simulation.round else None

@@ -19,6 +19,8 @@ Settings = dict[str, Any]
 
 # Sections that are chosen by a name and have options of their own.
 NAMED_SECTIONS = ("method", "data", "model", "engine")
+# Settings of other sections that are chosen so: `codec.up=topk codec.up.keep=0.1`.
+NAMED_SETTINGS = (("codec", "up"), ("codec", "down"), ("participation", "plan"))
 # Short names, and what they are short for.
 SHORTCUTS = {
     "lr": "method.learning_rate",
@@ -26,6 +28,8 @@ SHORTCUTS = {
     "local_epochs": "method.local_steps.epochs",
     "evaluate_every": "evaluation.every",
     "choose": "evaluation.choose",
+    "metrics": "evaluation.metrics",
+    "metric": "evaluation.metric",
 }
 
 Source = str | Path | Mapping[str, Any]  # a YAML file, a `key=value`, or settings by name
@@ -68,6 +72,9 @@ def normalise(settings: Mapping[str, Any]) -> Settings:
         for part in reversed(path):
             value = {part: value}
         plain = merge(plain, {section: value})
+    for section, setting in NAMED_SETTINGS:
+        if isinstance(plain.get(section), dict) and isinstance(plain[section].get(setting), str):
+            plain[section][setting] = {"name": plain[section][setting]}
     return plain
 
 

@@ -20,7 +20,7 @@ from idiolect.core import tree
 from idiolect.core.exchange import Message
 from idiolect.core.transport import Transport
 from idiolect.errors import UserError
-from idiolect.silo.wire import Packet, describe, pack, signature, unpack
+from idiolect.silo.wire import Packet, describe, modules_in, pack, signature, unpack
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +136,9 @@ def _once(
             say(f"{name}: answered twice or unasked; ignored")
             continue
         try:
-            packet = unpack(message, int(patience.megabytes * 2**20))
+            expected = requests[name].expected
+            modules = set() if expected is None else modules_in(expected.like)
+            packet = unpack(message, int(patience.megabytes * 2**20), modules)
             if packet.header.get("request", marks[name]) != marks[name]:
                 say(f"{name}: answered another request; ignored")
                 continue

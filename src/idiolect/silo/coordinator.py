@@ -17,7 +17,7 @@ from idiolect.core.schedule import Clock
 from idiolect.core.transport import Journals
 from idiolect.engines.base import Outcome, Setting, Traffic, combine
 from idiolect.engines.loop import play_round
-from idiolect.evaluation.metrics import COLUMNS, main_metric
+from idiolect.evaluation.metrics import COLUMNS
 from idiolect.models import build_model
 from idiolect.runs.config import build_method
 from idiolect.silo.asking import Expected, Link, Request, ask_all
@@ -181,9 +181,7 @@ def _play(folder: ServeFolder, link: Link, tracker: Tracker) -> list[pd.DataFram
         with tracker.phase("evaluation"):
             metrics.append(engine.evaluate(server, present, done))
             folder.write_metrics(metrics)
-        _log_metrics(
-            metrics[-1], engine.setting.method.judged_by, main_metric(engine.setting.federation.task)
-        )
+        _log_metrics(metrics[-1], engine.setting.method.judged_by, folder.settings.main_metric)
 
     def is_due(done: int) -> bool:
         return done in (0, config.rounds) or done % config.evaluation.every == 0
@@ -217,7 +215,7 @@ def _begin(folder: ServeFolder, link: Link, tracker: Tracker) -> tuple[Silos, Se
         rows, known = _greet(folder, link)
     folder.remember_rows(rows)
     engine, server = _build(folder, link, rows, tracker)
-    tracker.greeted(rows, main_metric(engine.setting.federation.task))
+    tracker.greeted(rows, folder.settings.main_metric)
     engine.roster.has_state = torch.tensor([known[name] for name in folder.settings.silos])
     checkpoint = folder.checkpoint()
     if checkpoint is None:

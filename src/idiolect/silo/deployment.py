@@ -85,7 +85,10 @@ def join(
     state: str | Path = "silo-state",
     ignore: Sequence[str] = (),
     methods: Sequence[str] = (),
+    allow_method: Sequence[str] = (),
     allow_model: Sequence[str] = (),
+    allow_codec: Sequence[str] = (),
+    allow_metric: Sequence[str] = (),
     max_rounds: int = 1000,
     max_steps: int = 10_000,
     max_megabytes: float = 512.0,
@@ -102,7 +105,8 @@ def join(
     state: where your models and state are kept.
     ignore: columns to leave out.
     methods: those that you admit; all by default.
-    allow_model: models of your own installation that may be used, as package:factory.
+    allow_method, allow_model, allow_codec, allow_metric: what of your own installation may be used, as
+        package.module:Name.
     max_rounds, max_steps, max_megabytes: most rounds, local steps in an exchange, and largest message that
         you admit.
     share_metrics: tell the coordinator how good your models are.
@@ -114,7 +118,17 @@ def join(
     table = read_table(data)
     for column in ignore:
         require_column(table, column, "column to ignore")
-    limits = Limits(tuple(methods), tuple(allow_model), max_rounds, max_steps, max_megabytes)
+    limits = Limits(
+        methods=tuple(methods),
+        own_methods=tuple(allow_method),
+        own_models=tuple(allow_model),
+        own_codecs=tuple(allow_codec),
+        own_metrics=tuple(allow_metric),
+        rounds=max_rounds,
+        steps=max_steps,
+        megabytes=max_megabytes,
+    )
+    limits.check()
     folder = Path(state) / name
     folder.mkdir(parents=True, exist_ok=True)
     silo = Silo(

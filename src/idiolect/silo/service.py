@@ -32,7 +32,8 @@ from idiolect.data.federation import Federation, Rows
 from idiolect.engines.base import Setting
 from idiolect.engines.sequential import Assignment, Sequential
 from idiolect.errors import UserError
-from idiolect.evaluation.metrics import PARTS, row_metrics, rows_of
+from idiolect.evaluation.metrics import PARTS, measures_of, row_metrics, rows_of
+from idiolect.models import CATALOGUE as MODELS
 from idiolect.models import build_model, outline_model
 from idiolect.runs.config import build_method
 from idiolect.runs.signatures import build
@@ -79,6 +80,7 @@ class Run:
         self, agreement: dict[str, Any], table: pd.DataFrame, vault: RunVault, limits: Limits
     ) -> None:
         config = agreement["config"]
+        limits.admit(config)
         self.vault = vault
         self.number = int(agreement["number"])
         limits.admit_run(agreement["clients"], self.number)
@@ -88,12 +90,13 @@ class Run:
         self.engine = Sequential(setting)
         self.setting = setting
         self.ids = torch.tensor([self.number])
+        self.measures = measures_of(schema.task, config["metrics"])
 
     def work(self, packet: Packet, limits: Limits) -> bytes:
         """The upload of one exchange."""
         header, trees = packet
         position = Position(int(header["round"]), int(header["exchange"]))
-        exchange = rebuild_object(header["task"])
+        exchange = rebuild_object(header["task"], limits.modules)
         if not isinstance(exchange, Exchange):
             raise UserError("a message asks for work that is not an exchange")
         limits.admit_steps(int(header["local_steps"]))
@@ -131,7 +134,9 @@ class Run:
         def metrics(client: ClientState, site: Site) -> Any:
             rows, objective = site.all_rows, site.objective
             return {
-                kind: row_metrics(objective.task, objective.predict(predictor, rows.inputs), rows)
+                kind: row_metrics(
+                    objective.task, objective.predict(predictor, rows.inputs), rows, self.measures.metrics
+                )
                 for kind, predictor in self.method.predictors(client, brief).items()
             }
 
@@ -185,7 +190,7 @@ class Silo:
     def answer(self, message: bytes) -> bytes:
         """The reply to a request; a refusal is a reply too."""
         try:
-            return self._answer(unpack(message, self.limits.most_bytes))
+            return self._answer(unpack(message, self.limits.most_bytes, self.limits.modules))
         except UserError as error:
             sentence = " ".join(str(error).split())
             log.warning("refused: %s", sentence)
@@ -229,7 +234,6 @@ class Silo:
         """Agree on a run, or say why not."""
         self._require_own_name(header)
         agreement = {key: header[key] for key in ("name", "number", "clients", "config", "schema")}
-        self.limits.admit(agreement["config"])
         vault = self._vault(header["run"])
         # What is wrong with it is said before anything is kept.
         run = Run(agreement, self.table, vault, self.limits)
@@ -267,7 +271,7 @@ class Silo:
     def _vault(self, identity: str) -> RunVault:
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", identity):
             raise UserError(f"{identity!r} is not the name of a run")
-        return RunVault(self.folder / identity)
+        return RunVault(self.folder / identity, self.limits.modules)
 
 
 def build_setting(config: dict[str, Any], federation: Federation, limits: Limits) -> tuple[Method, Setting]:
@@ -276,7 +280,7 @@ def build_setting(config: dict[str, Any], federation: Federation, limits: Limits
     federation = federation.to(dtype)
     options = dict(config["model"])
     name = options.pop("name")
-    if ":" not in name:  # an own model is the silo's own code, which it allowed by name
+    if not MODELS.is_own(name):  # an own model is the silo's own code, which it allowed by name
         limits.admit_model(outline_model(name, federation, **options), dtype)
     module = build_model(name, federation, seed=config["seed"], **options).to(dtype)
     wrapped = build(CodecConfig, config["codec"], "codec").wrap(build_method(config["method"]))

@@ -22,8 +22,10 @@ import pandas as pd
 
 from idiolect.core.exchange import ClientState, ServerState
 from idiolect.errors import UserError
+from idiolect.evaluation.metrics import all_named
 from idiolect.runs.config import RunConfig, resolve
 from idiolect.silo.asking import Patience
+from idiolect.silo.limits import codec_names, modules_of
 from idiolect.silo.schema import Schema, Search, read_schema, schema_from_plain
 from idiolect.silo.status import PHASES, RoundRecord, SiloStatus, Status, Warned
 from idiolect.silo.wire import pack, unpack
@@ -54,6 +56,17 @@ class ServeSettings:
         assert isinstance(self.schema, Schema), "found before silos are greeted"
         return self.schema
 
+    @property
+    def modules(self) -> frozenset[str]:
+        """The modules of a method and codecs of one's own, whose classes messages may name."""
+        codec = self.config.codec
+        return modules_of([self.config.method["name"]], codec_names({"up": codec.up, "down": codec.down}))
+
+    @property
+    def main_metric(self) -> str:
+        """The metric that models are shown by."""
+        return self.config.evaluation.measures(self.agreed_schema.task).main.name
+
     def minimum(self, asked: int) -> int:
         """How many usable replies an exchange needs."""
         return asked if self.minimum_replies is None else min(asked, self.minimum_replies)
@@ -61,7 +74,8 @@ class ServeSettings:
     def shared_config(self) -> dict[str, Any]:
         """The part of the configuration that silos agree to."""
         plain = self.config.plain()
-        return {key: plain[key] for key in _SHARED}
+        metrics = all_named(self.config.evaluation.metrics, self.config.evaluation.metric)
+        return {key: plain[key] for key in _SHARED} | {"metrics": list(metrics)}
 
 
 def serve_settings(settings: Mapping[str, Any], folder: Path) -> ServeSettings:
@@ -130,7 +144,7 @@ class ServeFolder:
         del config["data"]
         content = {
             "format": FORMAT,
-            "run": f"{settings.config.method['name']}-{secrets.token_hex(4)}",
+            "run": f"{settings.config.method_name}-{secrets.token_hex(4)}",
             "settings": {
                 "config": config,
                 "silos": list(settings.silos),
@@ -180,7 +194,7 @@ class ServeFolder:
         path = self.path / "checkpoint.safetensors"
         if not path.is_file():
             return None
-        packet = unpack(path.read_bytes())
+        packet = unpack(path.read_bytes(), modules=self.settings.modules)
         pending = {int(number): state for number, state in packet.trees["pending"].items()}
         return int(packet.header["round"]), packet.trees["server"], pending
 

@@ -82,7 +82,7 @@ class Tracker:
         """The run at this moment."""
         return Status(
             run=self.folder.run_name,
-            method=self.folder.settings.config.method["name"],
+            method=self.folder.settings.config.method_name,
             metric=self._metric,
             rounds=self.folder.settings.config.rounds,
             state=self._state,

@@ -8,6 +8,7 @@ States of the last two rounds are kept, so that an exchange can be done again fr
 crash of the coordinator, or when a reply was lost, the second answer equals the first.
 """
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,8 +34,9 @@ FIRST = Position(-1, 0)  # of the state before the first exchange
 class RunVault:
     """One run's folder in a silo."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, modules: Collection[str] = ()) -> None:
         self.folder = folder
+        self.modules = modules  # of the silo's own methods, whose states may be here
 
     @property
     def agreement(self) -> dict[str, Any] | None:
@@ -70,7 +72,7 @@ class RunVault:
                     f"{self._positions()[-1].round} of the run {self.folder.name!r}"
                 )
             return None
-        return unpack(self._file(earlier[-1]).read_bytes()).trees["state"]
+        return unpack(self._file(earlier[-1]).read_bytes(), modules=self.modules).trees["state"]
 
     def latest(self) -> ClientState | None:
         """The state after the last exchange."""

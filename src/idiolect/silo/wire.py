@@ -1,13 +1,14 @@
 """What crosses between coordinator and silos: a header in JSON and named tensors, as safetensors.
 
 A tree of tensors describes itself (which NamedTuples, which names), an exchange is its class and its fields.
-Nothing is unpickled; a name in a message can only mean a NamedTuple or a dataclass of this package.
+Nothing is unpickled; a name in a message can only mean a NamedTuple or a dataclass of this package, or of
+`modules` that whoever reads it admits: those of methods and codecs of its own installation.
 """
 
 import dataclasses
 import importlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from safetensors import SafetensorError
@@ -39,7 +40,7 @@ def pack(header: Mapping[str, Any], trees: Mapping[str, Tree] | None = None) -> 
     return save(named, {_HEADER: json.dumps({**header, "trees": shapes})})
 
 
-def unpack(message: bytes, most_bytes: int | None = None) -> Packet:
+def unpack(message: bytes, most_bytes: int | None = None, modules: Collection[str] = ()) -> Packet:
     """A message from bytes; whatever it is not is said in one sentence."""
     if most_bytes is not None and len(message) > most_bytes:
         raise UserError(
@@ -49,7 +50,8 @@ def unpack(message: bytes, most_bytes: int | None = None) -> Packet:
         named = load(message)
         header = json.loads(_metadata(message)[_HEADER])
         shapes = header.pop("trees")
-        return Packet(header, {name: _rebuild(shape, named, (name,)) for name, shape in shapes.items()})
+        trees = {name: _rebuild(shape, named, (name,), modules) for name, shape in shapes.items()}
+        return Packet(header, trees)
     except (
         SafetensorError,
         KeyError,
@@ -79,6 +81,15 @@ def signature(content: Tree) -> dict[str, Any]:
     return {"structure": describe(content), "leaves": leaves}
 
 
+def modules_in(node: Tree) -> set[str]:
+    """The modules of the NamedTuples of which a tree consists."""
+    if isinstance(node, Tensor):
+        return set()
+    own = {type(node).__module__} if hasattr(node, "_fields") else set()
+    parts = node.values() if isinstance(node, Mapping) else node
+    return own.union(*map(modules_in, parts))
+
+
 def describe_object(value: Any) -> Any:
     """A dataclass of settings, such as an exchange, as plain data."""
     if isinstance(value, _PLAIN):
@@ -93,45 +104,50 @@ def describe_object(value: Any) -> Any:
     return {"object": _name(type(value)), "fields": fields}
 
 
-def rebuild_object(plain: Any) -> Any:
+def rebuild_object(plain: Any, modules: Collection[str] = ()) -> Any:
     """The inverse of `describe_object`; values are checked as those of a configuration are."""
     if not isinstance(plain, dict):
         return plain
     if "tuple" in plain:
-        return tuple(rebuild_object(entry) for entry in plain["tuple"])
+        return tuple(rebuild_object(entry, modules) for entry in plain["tuple"])
     if "dict" in plain:
-        return {key: rebuild_object(entry) for key, entry in plain["dict"].items()}
-    kind = _find(plain["object"])
+        return {key: rebuild_object(entry, modules) for key, entry in plain["dict"].items()}
+    kind = _find(plain["object"], modules)
     if not dataclasses.is_dataclass(kind):
         raise UserError(f"a message names {plain['object']}, which is not a class of settings")
-    return kind(**{name: rebuild_object(entry) for name, entry in plain["fields"].items()})
+    return kind(**{name: rebuild_object(entry, modules) for name, entry in plain["fields"].items()})
 
 
-def _rebuild(shape: Any, named: Mapping[str, Tensor], path: tuple[str, ...]) -> Tree:
+def _rebuild(
+    shape: Any, named: Mapping[str, Tensor], path: tuple[str, ...], modules: Collection[str]
+) -> Tree:
+    def part(name: str, shape: Any) -> Tree:
+        return _rebuild(shape, named, (*path, name), modules)
+
     if shape == "tensor":
         return named[PATH_SEPARATOR.join(path)]
     if "dict" in shape:
-        return {key: _rebuild(value, named, (*path, key)) for key, value in shape["dict"].items()}
+        return {key: part(key, value) for key, value in shape["dict"].items()}
     if "tuple" in shape:
-        return tuple(_rebuild(value, named, (*path, str(i))) for i, value in enumerate(shape["tuple"]))
-    kind = _find(shape["type"])
+        return tuple(part(str(i), value) for i, value in enumerate(shape["tuple"]))
+    kind = _find(shape["type"], modules)
     if not (issubclass(kind, tuple) and hasattr(kind, "_fields")):
         raise UserError(f"a message names {shape['type']}, which is not a state or message")
     fields = zip(kind._fields, shape["fields"], strict=True)
-    return kind(*(_rebuild(value, named, (*path, name)) for name, value in fields))
+    return kind(*(part(name, value) for name, value in fields))
 
 
 def _name(kind: type) -> str:
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
-def _find(name: str) -> type:
+def _find(name: str, modules: Collection[str]) -> type:
     module, _, attribute = name.partition(":")
-    if not f"{module}.".startswith(_HOMES):
-        raise UserError(f"a message names {name}, which is not part of this package")
+    if not f"{module}.".startswith(_HOMES) and module not in modules:
+        raise UserError(f"a message names {name}, which is not part of this package and was not allowed")
     kind = getattr(importlib.import_module(module), attribute)
-    if not isinstance(kind, type):
-        raise UserError(f"a message names {name}, which is not a class")
+    if not isinstance(kind, type) or _name(kind) != name:  # what a module imported is not its own
+        raise UserError(f"a message names {name}, which is not a class of that module")
     return kind
 
 
