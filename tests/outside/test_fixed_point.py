@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from idiolect_outside.codecs import FixedPoint
 from idiolect_outside.fedrep import FedRep
-from torch import Tensor
+from torch import Tensor, nn
 
 from idiolect.codecs.compressed import Compressed
 from idiolect.codecs.feedback import Channel
 from idiolect.errors import UserError
-from idiolect.simulation import EngineName
-from idiolect.testing import check_codec
+from idiolect.simulation import EngineName, Simulation
+from idiolect.testing import check_codec, uneven_classification
 from outside.test_fedrep import BODY, each_engine, simulate
 
 CODECS = (FixedPoint(), FixedPoint(bits=2, fraction=0), FixedPoint(bits=24, fraction=20), FixedPoint(bits=9))
@@ -81,3 +81,11 @@ def test_fedrep_through_a_fine_grid_is_nearly_fedrep_and_through_a_coarse_one_is
 
     assert apart(FixedPoint(bits=24, fraction=20)) < 1e-5
     assert apart(FixedPoint(bits=6, fraction=4)) > 1e-3
+
+
+@pytest.mark.parametrize(("up", "down"), [(FixedPoint(), None), (None, FixedPoint())])
+def test_nothing_cannot_be_compressed(up: FixedPoint | None, down: FixedPoint | None) -> None:
+    """A linear model is all head."""
+    method = Compressed(FedRep(), Channel(up), Channel(down))
+    with pytest.raises(UserError, match="codec cannot be used with method=fedrep"):
+        Simulation(method, lambda: nn.Linear(4, 3), uneven_classification())
