@@ -91,7 +91,7 @@ class GradientExchange(core.Exchange):
         """Π_W(w - γ mean g_i), each parameter averaged over the clients that hold it."""
         if self.global_rate is None:
             return w
-        weights = torch.full((len(cohort),), 1 / len(cohort), dtype=torch.float64)
+        weights = core.plain_mean(cohort)
         mean = tree.weighted_sum(gradients, weights)
         ratios = held_by(self.model_sizes, cohort.ids)
         if isinstance(ratios, Tensor):

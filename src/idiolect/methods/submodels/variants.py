@@ -40,12 +40,6 @@ class Client(NamedTuple):
     w: Params
 
 
-class Brief(NamedTuple):
-    """To predict with: the shared model."""
-
-    w: Params
-
-
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class _SubmodelFedAvg(core.Method, ABC):
     """All but the choice of units."""
@@ -83,11 +77,11 @@ class _SubmodelFedAvg(core.Method, ABC):
         """Count the round."""
         return server._replace(round=server.round + 1)
 
-    def brief(self, server: Server, ids: Tensor) -> Brief:
+    def brief(self, server: Server, ids: Tensor) -> core.SharedModel:
         """w."""
-        return Brief(server.w)
+        return core.SharedModel(server.w)
 
-    def predictors(self, client: Client, brief: Brief) -> core.Predictors:
+    def predictors(self, client: Client, brief: core.SharedModel) -> core.Predictors:
         """The shared model, and the client's last sub-model."""
         return {"global": brief.w, "localized": client.w}
 
