@@ -12,8 +12,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from idiolect.silo.asking import Unreachable
 from idiolect.silo.coordinator import coordinate
+from idiolect.silo.requests import Unreachable
 from idiolect.silo.serving import ServeFolder
 from idiolect.silo.wire import unpack
 from silo.problem import Direct, config, deployed, silos_in

@@ -12,7 +12,7 @@ from idiolect.core import tree
 from idiolect.data.tables import from_frame
 from idiolect.runs.build import build_simulation
 from idiolect.runs.config import resolve
-from idiolect.silo.asking import Unreachable
+from idiolect.silo.requests import Unreachable
 from idiolect.silo.service import Silo
 from idiolect.silo.serving import ServeSettings, serve_settings
 from idiolect.simulation import EngineName, Simulation

@@ -11,9 +11,9 @@ import torch
 
 from idiolect.core import tree
 from idiolect.errors import UserError
-from idiolect.silo.asking import Unreachable
 from idiolect.silo.coordinator import coordinate
 from idiolect.silo.limits import Limits
+from idiolect.silo.requests import Unreachable
 from idiolect.silo.service import Silo
 from idiolect.silo.serving import ServeFolder
 from idiolect.silo.wire import Packet, pack, unpack
@@ -278,30 +278,14 @@ def test_no_silo_is_told_who_else_took_part(tmp_path: Path) -> None:
     folder = ServeFolder.create(tmp_path / "run", deployed(config({"name": "efl"}), tmp_path))
     link = Watching(silos_in(tmp_path / "silos"))
     coordinate(folder, link)
-    for header, trees in link.seen.values():
-        sent = {name for name, leaf in tree.to_named(trees["server"]).items() if leaf.numel()}
+    for _, trees in link.seen.values():
+        sent = tree.to_named(trees["brief"])
         assert sent
-        assert all(name.startswith("broadcast/model/") for name in sent)
-        assert not sent & header["absent"].keys()
-
-
-def test_a_state_that_would_take_more_memory_than_admitted_is_refused(tmp_path: Path) -> None:
-    """A few bytes say that the row of a silo is one of very many."""
-    settings = config({"name": "perm", "local_steps": 2})
-    folder = ServeFolder.create(tmp_path / "run", deployed(settings, tmp_path))
-    link = Watching(silos_in(tmp_path / "silos", limits=Limits(megabytes=1)))
-    coordinate(folder, link)
-    header, trees = link.seen["west"]
-    assert "metrics" in unpack(link.silos["west"].answer(pack(header, trees))).trees
-    for note in header["absent"].values():
-        note["shape"][:1] = [10**8]
-    refusal = unpack(link.silos["west"].answer(pack(header, trees))).header["refused"]
-    assert "of shape [100000000, " in refusal
-    assert refusal.endswith("is not admitted here")
+        assert all(name.startswith("w/") for name in sent)
 
 
 def test_no_silo_is_told_of_anothers_model(tmp_path: Path) -> None:
-    """PERM's server holds everybody's model; each silo gets its own row of them only."""
+    """PERM's server holds everybody's model; each silo gets its own only."""
     folder = ServeFolder.create(
         tmp_path / "run", deployed(config({"name": "perm", "local_steps": 2}), tmp_path)
     )
@@ -310,6 +294,6 @@ def test_no_silo_is_told_of_anothers_model(tmp_path: Path) -> None:
     saved = folder.checkpoint()
     assert saved is not None
     for number, name in enumerate(SILOS):
-        header, trees = link.seen[name]
-        assert_same(trees["server"].v, tree.row(saved[1].v, number))
-        assert all(note["row"] in (number, None) for note in header["absent"].values())
+        brief = link.seen[name].trees["brief"]
+        assert_same(brief.v, tree.row(saved[1].v, number))
+        assert brief._fields == ("w", "v")

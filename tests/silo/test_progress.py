@@ -15,9 +15,9 @@ import pytest
 from rich.console import Console
 
 from idiolect.errors import UserError
-from idiolect.silo import page, terminal
-from idiolect.silo.asking import Unreachable
+from idiolect.silo import live_page, terminal
 from idiolect.silo.coordinator import coordinate
+from idiolect.silo.requests import Unreachable
 from idiolect.silo.service import Silo
 from idiolect.silo.serving import ServeFolder
 from idiolect.silo.status import PHASES, RoundRecord, SiloStatus, Status, Warned
@@ -199,7 +199,7 @@ def test_a_page_that_cannot_be_written_stops_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     view = Watching()
-    nowhere = page.PageView(tmp_path / "nowhere" / "report.html", "")
+    nowhere = live_page.PageView(tmp_path / "nowhere" / "report.html", "")
     with caplog.at_level(logging.WARNING, logger="idiolect.silo"), nowhere.kept_up_to_date():
         coordinate(new_run(tmp_path), Weighing(silos_in(tmp_path / "silos")), [nowhere, view])
     assert view.last.state == "finished"
@@ -212,7 +212,7 @@ def test_without_the_extra_there_is_no_page_and_one_line(
     folder = new_run(tmp_path)
     monkeypatch.setitem(sys.modules, "jinja2", None)  # as if it were not installed
     with caplog.at_level(logging.INFO, logger="idiolect.silo"):
-        assert page.page_view(folder) is None
+        assert live_page.page_view(folder) is None
     assert [record.getMessage() for record in caplog.records] == [
         "no report page: it needs pip install 'idiolect[report]'"
     ]
@@ -220,7 +220,7 @@ def test_without_the_extra_there_is_no_page_and_one_line(
 
 def test_the_page_is_written_while_the_run_goes_on_and_is_final_at_the_end(tmp_path: Path) -> None:
     folder = new_run(tmp_path)
-    view = page.page_view(folder)
+    view = live_page.page_view(folder)
     assert view is not None
     pages: list[str] = []
 
@@ -232,7 +232,7 @@ def test_the_page_is_written_while_the_run_goes_on_and_is_final_at_the_end(tmp_p
         ) -> Iterator[tuple[str, bytes | Unreachable]]:
             header = unpack(next(iter(requests.values()))).header
             if header["ask"] == "work" and header["round"] == 1:
-                time.sleep(2 * page.WRITE_SECONDS)
+                time.sleep(2 * live_page.WRITE_SECONDS)
                 pages.append(view.path.read_text())
             return super().ask(requests, seconds)
 
@@ -292,7 +292,7 @@ def test_sums_and_what_is_left() -> None:
 
 
 def test_the_page_shows_the_status_and_needs_nothing_else() -> None:
-    text = page.draw(STATUS, "rounds: 6")
+    text = live_page.draw(STATUS, "rounds: 6")
     silos = {row[0]: row[1:] for row in tables(text)["silos"][1:]}
     assert silos["north"] == [
         "at work",
@@ -325,7 +325,7 @@ def test_the_page_shows_the_status_and_needs_nothing_else() -> None:
 
 @pytest.mark.parametrize("state", ["finished", "stopped"])
 def test_the_page_of_a_run_that_is_over_does_not_refresh_itself(state: Any) -> None:
-    text = page.draw(dataclasses.replace(STATUS, state=state, reason="too few answers"), "")
+    text = live_page.draw(dataclasses.replace(STATUS, state=state, reason="too few answers"), "")
     assert "http-equiv" not in text
     assert ("too few answers" in text) == (state == "stopped")
 

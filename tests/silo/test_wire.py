@@ -13,8 +13,8 @@ import torch
 from idiolect.codecs.journal import Missed
 from idiolect.core import tree
 from idiolect.errors import UserError
-from idiolect.silo.asking import Unreachable
 from idiolect.silo.coordinator import coordinate
+from idiolect.silo.requests import Unreachable
 from idiolect.silo.service import Silo
 from idiolect.silo.serving import ServeFolder
 from idiolect.silo.wire import Packet, pack, unpack

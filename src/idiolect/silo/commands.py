@@ -13,8 +13,8 @@ import typer
 from idiolect.errors import UserError
 
 if TYPE_CHECKING:
+    from idiolect.silo.monitor import View
     from idiolect.silo.serving import ServeFolder
-    from idiolect.silo.tracking import View
 
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 
@@ -218,7 +218,7 @@ def _views(folder: "ServeFolder") -> Iterator["list[View]"]:
     """Where the run shows itself: a page, and a picture in place of plain lines where there is a terminal."""
     from rich.console import Console
 
-    from idiolect.silo.page import page_view
+    from idiolect.silo.live_page import page_view
     from idiolect.silo.terminal import ConsoleHandler, TerminalView
 
     console, in_place = Console(), sys.stdout.isatty()

@@ -20,11 +20,11 @@ from idiolect.engines.loop import play_round
 from idiolect.evaluation.metrics import COLUMNS
 from idiolect.models import build_model
 from idiolect.runs.config import build_method
-from idiolect.silo.asking import Expected, Link, Request, ask_all
-from idiolect.silo.finding import agree_on_schema
+from idiolect.silo.monitor import Monitor, View
+from idiolect.silo.requests import Expected, Link, Request, ask_all
 from idiolect.silo.roster import Roster
+from idiolect.silo.schema_search import agree_on_schema
 from idiolect.silo.serving import ServeFolder, ServeSettings
-from idiolect.silo.tracking import Tracker, View
 from idiolect.silo.wire import Packet, describe_object
 
 log = logging.getLogger(__name__)
@@ -40,12 +40,12 @@ class Silos:
         link: Link,
         settings: ServeSettings,
         run: str,
-        tracker: Tracker,
+        monitor: Monitor,
     ) -> None:
         self.setting = setting
         self.roster = roster
         self.link = link
-        self.tracker = tracker
+        self.monitor = monitor
         self.settings = settings
         self.run_name = run
         self._position = (-1, 0)
@@ -71,9 +71,9 @@ class Silos:
             requests[self._name(int(one.ids))] = self._work(exchange, server, down, one)
         minimum = self.settings.minimum(len(requests))
         what = f"round {round_number + 1}" + (f", exchange {self._position[1] + 1}" if started else "")
-        with self.tracker.asking("silos", what):
+        with self.monitor.asking("silos", what):
             packets = ask_all(self.link, requests, self.settings.patience, minimum)
-        self.tracker.usable(packets)
+        self.monitor.usable(packets)
         uploads, arrived = [], torch.zeros_like(cohort.replied)
         for place, number in enumerate(cohort.ids.tolist()):
             packet = packets.get(self._name(number))
@@ -98,11 +98,11 @@ class Silos:
             header = {"ask": "evaluate", "run": self.run_name, "round": round_number}
             trees = {"brief": brief} | ({} if first is None else {"first": first})
             requests[self._name(number)] = Request(header, trees)
-        with self.tracker.asking("evaluation", f"evaluation after round {round_number}"):
+        with self.monitor.asking("evaluation", f"evaluation after round {round_number}"):
             replies = ask_all(self.link, requests, self.settings.patience, 0)
-        self.tracker.usable(replies)
+        self.monitor.usable(replies)
         metrics = _metrics_table(replies, [self._name(number) for number in ids.tolist()], round_number)
-        self.tracker.evaluated(metrics)
+        self.monitor.evaluated(metrics)
         return metrics
 
     def first_state(self, number: int) -> ClientState | None:
@@ -118,14 +118,14 @@ class Silos:
 
     def _work(self, exchange: Exchange, server: ServerState, down: Message, one: Cohort) -> Request:
         """The request for one exchange with one silo."""
-        number, (round_number, index) = int(one.ids), self._position
+        number, (round_number, place) = int(one.ids), self._position
         assert one.local_steps is not None, "set by prepare"
         header = {
             "ask": "work",
             "run": self.run_name,
             "round": round_number,
-            "exchange": index,
-            "task": describe_object(exchange),
+            "place": place,
+            "exchange": describe_object(exchange),
             "work": float(one.work),
             "inclusion": float(one.inclusion),
             "local_steps": int(one.local_steps),
@@ -162,23 +162,23 @@ class Silos:
 
 def coordinate(folder: ServeFolder, link: Link, views: Sequence[View] = ()) -> pd.DataFrame:
     """Greet the silos, play the rounds that are left, evaluate and save; returns all metrics."""
-    with Tracker(folder, views) as tracker:
-        metrics = _play(folder, tracker.watch(link), tracker)
+    with Monitor(folder, views) as monitor:
+        metrics = _play(folder, monitor.watch(link), monitor)
         folder.finish()
         log.info("finished after round %d", folder.settings.config.rounds)
     return pd.concat(metrics, ignore_index=True)
 
 
-def _play(folder: ServeFolder, link: Link, tracker: Tracker) -> list[pd.DataFrame]:
+def _play(folder: ServeFolder, link: Link, monitor: Monitor) -> list[pd.DataFrame]:
     """All rounds that are left; a table of metrics for each evaluation, earlier ones included."""
     config, silos = folder.settings.config, folder.settings.silos
-    engine, server, start = _begin(folder, link, tracker)
+    engine, server, start = _begin(folder, link, monitor)
     plan = config.participation.bind(silos)
     metrics = folder.metrics(up_to=start)
 
     def evaluate(done: int) -> None:
         present = plan.present(max(done - 1, 0), len(silos)).nonzero()[:, 0]
-        with tracker.phase("evaluation"):
+        with monitor.phase("evaluation"):
             metrics.append(engine.evaluate(server, present, done))
             folder.write_metrics(metrics)
         _log_metrics(metrics[-1], engine.setting.method.judged_by, folder.settings.main_metric)
@@ -190,39 +190,39 @@ def _play(folder: ServeFolder, link: Link, tracker: Tracker) -> list[pd.DataFram
     if is_due(start) and not any(start in table["round"].values for table in metrics):
         evaluate(start)
     if start == 0:
-        tracker.played(0, 0, 0)
-        tracker.completed()
+        monitor.played(0, 0, 0)
+        monitor.completed()
     for round_number in range(start, config.rounds):
         result = play_round(engine, plan, server, round_number)
         server, done = result.server, round_number + 1
         down_bits, up_bits = int(result.down_bits.sum()), int(result.up_bits.sum())
-        record = tracker.played(done, down_bits, up_bits)
-        with tracker.phase("saving"):
+        record = monitor.played(done, down_bits, up_bits)
+        with monitor.phase("saving"):
             folder.save(done, server, engine.roster.pending)
         line = "round %d of %d: %.1f s, %.3g kB down, %.3g kB up"
         log.info(line, done, config.rounds, record.own_seconds, down_bits / 8e3, up_bits / 8e3)
         if is_due(done):
             evaluate(done)
-        tracker.completed()
+        monitor.completed()
     return metrics
 
 
-def _begin(folder: ServeFolder, link: Link, tracker: Tracker) -> tuple[Silos, ServerState, int]:
+def _begin(folder: ServeFolder, link: Link, monitor: Monitor) -> tuple[Silos, ServerState, int]:
     """The engine, the server and the round to go on with: the first, or the one after the checkpoint."""
-    with tracker.asking("greeting", "summary of its columns"):
+    with monitor.asking("greeting", "summary of its columns"):
         agree_on_schema(folder, link)
-    with tracker.asking("greeting", "greeting"):
+    with monitor.asking("greeting", "greeting"):
         rows, known = _greet(folder, link)
     folder.remember_rows(rows)
-    engine, server = _build(folder, link, rows, tracker)
-    tracker.greeted(rows, folder.settings.main_metric)
+    engine, server = _build(folder, link, rows, monitor)
+    monitor.greeted(rows, folder.settings.main_metric)
     engine.roster.has_state = torch.tensor([known[name] for name in folder.settings.silos])
     checkpoint = folder.checkpoint()
     if checkpoint is None:
-        tracker.continued(-1)
+        monitor.continued(-1)
         return engine, server, 0
     start, server, engine.roster.pending = checkpoint
-    tracker.continued(start)
+    monitor.continued(start)
     return engine, server, start
 
 
@@ -255,7 +255,7 @@ def _greet(folder: ServeFolder, link: Link) -> tuple[dict[str, int], dict[str, b
 
 
 def _build(
-    folder: ServeFolder, link: Link, rows: Mapping[str, int], tracker: Tracker
+    folder: ServeFolder, link: Link, rows: Mapping[str, int], monitor: Monitor
 ) -> tuple[Silos, ServerState]:
     """The engine, and the server before the first round: as in a simulation, but without data."""
     settings, config = folder.settings, folder.settings.config
@@ -279,7 +279,7 @@ def _build(
         batch_size=None if config.batch_size == "all" else config.batch_size,
         founding=founding,
     )
-    return Silos(setting, roster, link, settings, folder.run_name, tracker), founding
+    return Silos(setting, roster, link, settings, folder.run_name, monitor), founding
 
 
 def _metrics_table(replies: Mapping[str, Packet], names: list[str], round_number: int) -> pd.DataFrame:

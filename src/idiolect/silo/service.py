@@ -39,7 +39,7 @@ from idiolect.runs.checks import build
 from idiolect.runs.config import build_method
 from idiolect.silo.limits import Limits
 from idiolect.silo.schema import Schema, Search
-from idiolect.silo.summary import summarise
+from idiolect.silo.table_summary import summarise
 from idiolect.silo.vault import FIRST, Position, RunVault
 from idiolect.silo.wire import Packet, pack, rebuild_object, unpack
 
@@ -95,8 +95,8 @@ class Run:
     def work(self, packet: Packet, limits: Limits) -> bytes:
         """The upload of one exchange."""
         header, trees = packet
-        position = Position(int(header["round"]), int(header["exchange"]))
-        exchange = rebuild_object(header["task"], limits.modules)
+        position = Position(int(header["round"]), int(header["place"]))
+        exchange = rebuild_object(header["exchange"], limits.modules)
         if not isinstance(exchange, Exchange):
             raise UserError("a message asks for work that is not an exchange")
         limits.admit_steps(int(header["local_steps"]))
@@ -299,4 +299,4 @@ def build_setting(config: dict[str, Any], federation: Federation, limits: Limits
 
 def _echo(header: dict[str, Any]) -> dict[str, Any]:
     """What tells which request a reply belongs to."""
-    return {key: header[key] for key in ("ask", "run", "round", "exchange", "request") if key in header}
+    return {key: header[key] for key in ("ask", "run", "round", "place", "request") if key in header}

@@ -25,8 +25,8 @@ from idiolect.errors import UserError
 from idiolect.evaluation.metrics import all_named
 from idiolect.runs.config import RunConfig, resolve
 from idiolect.runs.settings import read_settings
-from idiolect.silo.asking import Patience
 from idiolect.silo.limits import codec_names, modules_of
+from idiolect.silo.requests import Patience
 from idiolect.silo.schema import Schema, Search, read_schema, schema_from_plain
 from idiolect.silo.status import PHASES, RoundRecord, SiloStatus, Status, Warned
 from idiolect.silo.wire import pack, unpack

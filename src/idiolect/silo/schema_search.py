@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from idiolect.data.preprocessing import ColumnKind, ColumnSummary, Preprocessing
 from idiolect.data.targets import MOST_WHOLE_CLASSES
 from idiolect.errors import UserError
-from idiolect.silo.asking import Link, Request, ask_all
+from idiolect.silo.requests import Link, Request, ask_all
 from idiolect.silo.schema import Schema, Search
 from idiolect.silo.serving import ServeFolder
-from idiolect.silo.summary import TableSummary
+from idiolect.silo.table_summary import TableSummary
 
 log = logging.getLogger(__name__)
 

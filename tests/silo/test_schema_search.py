@@ -14,13 +14,13 @@ import pytest
 from idiolect.data.preprocessing import Moments, Preprocessing
 from idiolect.data.tables import from_frame
 from idiolect.errors import UserError
-from idiolect.silo.asking import Unreachable
 from idiolect.silo.coordinator import coordinate
-from idiolect.silo.finding import find_schema
+from idiolect.silo.requests import Unreachable
 from idiolect.silo.schema import Schema, Search, read_schema
+from idiolect.silo.schema_search import find_schema
 from idiolect.silo.service import Silo
 from idiolect.silo.serving import ServeFolder, ServeSettings, serve_settings
-from idiolect.silo.summary import TableSummary, summarise
+from idiolect.silo.table_summary import TableSummary, summarise
 from idiolect.silo.wire import pack, unpack
 from silo.problem import SILOS, Direct, assert_same, config, own_rows, silos_in, simulate
 

@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 
 import pandas as pd
 
-from idiolect.silo.asking import Link, Unreachable
+from idiolect.silo.requests import Link, Unreachable
 from idiolect.silo.serving import ServeFolder
 from idiolect.silo.status import PHASES, Phase, RoundRecord, SiloStatus, Status, Warned
 
@@ -40,7 +40,7 @@ class _Meter:
     seconds: dict[Phase, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
 
 
-class Tracker:
+class Monitor:
     """Collects what happens; a context from the beginning of a run, or of its continuation, to its end."""
 
     def __init__(self, folder: ServeFolder, views: Sequence[View] = ()) -> None:
@@ -59,7 +59,7 @@ class Tracker:
         self._answered: set[str] = set()
         self._meter = _Meter()
 
-    def __enter__(self) -> "Tracker":
+    def __enter__(self) -> "Monitor":
         self._listener = _Listener(self)
         logging.getLogger("idiolect").addHandler(self._listener)
         self._show()
@@ -222,26 +222,26 @@ class Tracker:
 
 
 class _WatchedLink:
-    """Tells the tracker what passes."""
+    """Tells the monitor what passes."""
 
-    def __init__(self, link: Link, tracker: Tracker) -> None:
+    def __init__(self, link: Link, monitor: Monitor) -> None:
         self.link = link
-        self.tracker = tracker
+        self.monitor = monitor
 
     def ask(self, requests: Mapping[str, bytes], seconds: float) -> Iterator[tuple[str, bytes | Unreachable]]:
         """Replies as they come in."""
-        self.tracker.sent({name: len(message) for name, message in requests.items()})
+        self.monitor.sent({name: len(message) for name, message in requests.items()})
         for name, reply in self.link.ask(requests, seconds):
-            self.tracker.received(name, reply)
+            self.monitor.received(name, reply)
             yield name, reply
 
 
 class _Listener(logging.Handler):
     """Passes warnings of the log on."""
 
-    def __init__(self, tracker: Tracker) -> None:
+    def __init__(self, monitor: Monitor) -> None:
         super().__init__(logging.WARNING)
-        self.tracker = tracker
+        self.monitor = monitor
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.tracker.warned(record.getMessage())
+        self.monitor.warned(record.getMessage())
