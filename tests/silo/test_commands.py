@@ -14,7 +14,8 @@ from idiolect.cli import app
 from idiolect.errors import UserError
 from idiolect.runs.settings import write_settings
 from idiolect.silo.coordinator import coordinate
-from idiolect.silo.serving import ServeFolder, serve_settings
+from idiolect.silo.serve_settings import serve_settings
+from idiolect.silo.served_run import ServedRun
 from silo.problem import SILOS, Direct, config, deployed, own_rows, silos_in, simulate
 
 
@@ -107,7 +108,7 @@ def test_a_schema_can_be_written_by_hand(tmp_path: Path) -> None:
 def test_a_silo_predicts_and_exports_off_line(tmp_path: Path) -> None:
     """The file gives what the simulation's model of the same client gives."""
     settings = config({"name": "apfl", "local_steps": 2}, rounds=2)
-    folder = ServeFolder.create(tmp_path / "run", deployed(settings, tmp_path))
+    folder = ServedRun.create(tmp_path / "run", deployed(settings, tmp_path))
     coordinate(folder, Direct(silos_in(tmp_path / "state")))
     frame = own_rows("south").drop(columns="outcome")
     frame.to_csv(tmp_path / "new.csv", index=False)
@@ -140,7 +141,7 @@ def test_a_silo_predicts_and_exports_off_line(tmp_path: Path) -> None:
 
 def test_the_yaml_of_a_coordinator_is_that_of_a_run(tmp_path: Path) -> None:
     """`idiolect serve` reads the same sections as `idiolect run`, with silos and schema in place of data."""
-    from idiolect.silo.serving import read_serve_settings
+    from idiolect.silo.serve_settings import read_serve_settings
 
     (tmp_path / "my.yaml").write_text(
         write_settings({"method": "apfl", "silos": ["a", "b"], "schema": SCHEMA, "rounds": 7, "lr": 0.3})

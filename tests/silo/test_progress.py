@@ -18,8 +18,8 @@ from idiolect.errors import UserError
 from idiolect.silo import live_page, terminal
 from idiolect.silo.coordinator import coordinate
 from idiolect.silo.requests import Unreachable
+from idiolect.silo.served_run import ServedRun
 from idiolect.silo.service import Silo
-from idiolect.silo.serving import ServeFolder
 from idiolect.silo.status import PHASES, RoundRecord, SiloStatus, Status, Warned
 from idiolect.silo.wire import unpack
 from reports.reading import tables
@@ -77,10 +77,10 @@ class Away(Direct):
             yield name, Unreachable("not connected") if away else reply
 
 
-def new_run(folder: Path, rounds: int = 3, **options: Any) -> ServeFolder:
+def new_run(folder: Path, rounds: int = 3, **options: Any) -> ServedRun:
     settings = deployed(config(APFL, rounds), folder, **options)
     quick = dataclasses.replace(settings.patience, pause_seconds=0.01)
-    return ServeFolder.create(folder / "run", dataclasses.replace(settings, patience=quick))
+    return ServedRun.create(folder / "run", dataclasses.replace(settings, patience=quick))
 
 
 def test_rounds_times_and_bytes_are_those_of_the_run(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_rounds_times_and_bytes_are_those_of_the_run(tmp_path: Path) -> None:
     assert all(record.seconds["saving"] > 0 for record in status.history[1:])
     assert sum(status.phase_seconds.values()) < elapsed
     assert sum(status.phase_seconds.values()) == pytest.approx(elapsed, rel=0.3)
-    table = pd.read_csv(tmp_path / "run" / "rounds.csv")
+    table = pd.read_parquet(tmp_path / "run" / "progress.parquet")
     assert table["up_bytes"].tolist() == [record.up_bytes for record in status.history]
 
 
@@ -113,7 +113,7 @@ def test_silos_tell_their_last_metrics_or_keep_them(tmp_path: Path) -> None:
     silos = silos_in(tmp_path / "silos")
     silos["south"] = Silo("south", own_rows("south"), tmp_path / "s", shares_metrics=False)
     view = Watching()
-    metrics = coordinate(new_run(tmp_path), Direct(silos), [view])
+    metrics = coordinate(new_run(tmp_path), Direct(silos), [view]).metrics()
     last = metrics[(metrics["round"] == 3) & (metrics.metric == "accuracy")]
     north, south, west = view.last.silos
     for silo in (north, west):
@@ -178,11 +178,12 @@ def test_a_continued_run_shows_all_rounds(tmp_path: Path) -> None:
     stopped = first.last
     assert stopped.headline.startswith("stopped after round 2 of 4: 2 of 3 silos gave a usable answer")
     assert [silo.connection for silo in stopped.silos] == ["connected", "connected", "not connected"]
-    table = tmp_path / "run" / "rounds.csv"
-    unsaved = table.read_text().splitlines()[-1].split(",")
-    table.write_text(table.read_text() + ",".join(["3", *unsaved[1:]]) + "\n")
+    table = tmp_path / "run" / "progress.parquet"
+    noted = pd.read_parquet(table)
+    unsaved = noted.tail(1).assign(round=3)
+    pd.concat([noted, unsaved]).to_parquet(table)
 
-    coordinate(ServeFolder(tmp_path / "run"), Direct(silos_in(tmp_path / "silos")), [second])
+    coordinate(ServedRun(tmp_path / "run"), Direct(silos_in(tmp_path / "silos")), [second])
     begin, end = second.seen[0], second.last
     assert {silo.connection for silo in begin.silos} == {"not heard since the restart"}
     assert begin.warnings == stopped.warnings
@@ -254,6 +255,7 @@ STATUS = Status(
     run="apfl-1a2b",
     method="apfl",
     metric="accuracy",
+    judged_by="personal",
     rounds=6,
     state="running",
     reason="",

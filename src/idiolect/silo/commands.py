@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
@@ -14,7 +15,7 @@ from idiolect.errors import UserError
 
 if TYPE_CHECKING:
     from idiolect.silo.monitor import View
-    from idiolect.silo.serving import ServeFolder
+    from idiolect.silo.served_run import ServedRun
 
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 
@@ -71,21 +72,22 @@ def serve(
     from idiolect.cli.console import INTERRUPTED
     from idiolect.silo.coordinator import coordinate
     from idiolect.silo.processes import end_properly_when_terminated
-    from idiolect.silo.serving import ServeFolder, read_serve_settings
+    from idiolect.silo.serve_settings import read_serve_settings
+    from idiolect.silo.served_run import ServedRun
 
     if resume is not None and settings:
         raise UserError("--resume takes the settings of the run; leave out the file and settings")
     chosen = _chosen_keys(keys, insecure, listen)
     if resume is not None:
-        folder = ServeFolder(Path(resume))
+        run = ServedRun(Path(resume))
     elif settings:
         files = [Path(entry) for entry in settings if "=" not in entry]
         base = files[-1].parent if files else Path()
-        folder = ServeFolder.create(Path(out), read_serve_settings(settings, base))
+        run = ServedRun.create(Path(out), read_serve_settings(settings, base))
     else:
         raise UserError("give a YAML file with silos, schema and method, or --resume RUN")
-    if folder.finished:
-        typer.echo(f"run: {folder.path} is finished")
+    if run.folder.finished:
+        typer.echo(f"run: {run.path} is finished")
         return
     _require_flower()
     from idiolect.silo.superlink import flower_link
@@ -93,14 +95,14 @@ def serve(
     end_properly_when_terminated()
     try:
         with (
-            _views(folder) as views,
-            flower_link(folder.settings.silos, listen, chosen, folder.path / "flower") as link,
+            _views(run) as views,
+            flower_link(run.settings.silos, listen, chosen, run.path / "flower") as link,
         ):
-            coordinate(folder, link, views)
+            coordinate(run, link, views)
     except KeyboardInterrupt as interrupt:
-        typer.echo(f"interrupted; continue with `idiolect serve --resume {folder.path}`", err=True)
+        typer.echo(f"interrupted; continue with `idiolect serve --resume {run.path}`", err=True)
         raise typer.Exit(INTERRUPTED) from interrupt
-    typer.echo(f"run: {folder.path}")
+    typer.echo(f"run: {run.path}")
 
 
 def join(
@@ -214,7 +216,7 @@ def _listed(text: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def _views(folder: "ServeFolder") -> Iterator["list[View]"]:
+def _views(run: "ServedRun") -> Iterator["list[View]"]:
     """Where the run shows itself: a page, and a picture in place of plain lines where there is a terminal."""
     from rich.console import Console
 
@@ -222,9 +224,9 @@ def _views(folder: "ServeFolder") -> Iterator["list[View]"]:
     from idiolect.silo.terminal import ConsoleHandler, TerminalView
 
     console, in_place = Console(), sys.stdout.isatty()
-    log_file = folder.path / "log.txt"
+    log_file = run.path / "log.txt"
     _log_to(log_file, ConsoleHandler(console) if in_place else logging.StreamHandler())
-    page = page_view(folder)
+    page = page_view(run)
     with ExitStack() as stack:
         views: list[View] = []
         if page is not None:
@@ -240,6 +242,7 @@ def _views(folder: "ServeFolder") -> Iterator["list[View]"]:
 def _log_to(path: Path, screen: logging.Handler) -> None:
     """Our lines to the screen and to a file; Flower's own stay in its files."""
     form = logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S")
+    form.converter = time.gmtime  # as in every run's log
     logger = logging.getLogger("idiolect")
     logger.setLevel(logging.INFO)
     for handler in (screen, logging.FileHandler(path, encoding="utf-8")):
