@@ -4,41 +4,115 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from idiolect.api import Result, method, train
-    from idiolect.data.catalogue import load
+    from idiolect.api import (
+        compare,
+        export,
+        method,
+        personalize,
+        predict,
+        report,
+        resume,
+        run,
+        show,
+        train,
+    )
+    from idiolect.bench.suite import benchmark
+    from idiolect.data.arrays import from_arrays, from_datasets
+    from idiolect.data.catalogue import describe, load
     from idiolect.data.federation import Federation
+    from idiolect.data.picture import draw
+    from idiolect.data.tables import from_frame
     from idiolect.errors import UserError
+    from idiolect.evaluation.metrics import evaluate
+    from idiolect.models import build_model
     from idiolect.participation import Participation
+    from idiolect.result import Result
+    from idiolect.runs.cards import list_datasets, list_methods
+    from idiolect.runs.client_model import PersonalModel, load_model
+    from idiolect.runs.comparison import Comparison
     from idiolect.runs.folder import RunFolder
-    from idiolect.runs.personal import load_model
+    from idiolect.runs.personalization import Newcomers
+    from idiolect.silo.deployment import join, serve, silo_init
+    from idiolect.simulation import Simulation
 
 __all__ = [
+    "Comparison",
     "Federation",
+    "Newcomers",
     "Participation",
+    "PersonalModel",
     "Result",
     "RunFolder",
+    "Simulation",
     "UserError",
+    "benchmark",
+    "build_model",
+    "compare",
+    "describe",
+    "draw",
+    "evaluate",
+    "export",
+    "from_arrays",
+    "from_datasets",
+    "from_frame",
+    "join",
+    "list_datasets",
+    "list_methods",
     "load",
     "load_model",
     "method",
+    "personalize",
+    "predict",
+    "report",
+    "resume",
+    "run",
+    "serve",
+    "show",
+    "silo_init",
     "train",
 ]
 
 _HOMES = {
-    "Federation": "data.federation",
-    "Participation": "participation",
-    "Result": "api",
-    "RunFolder": "runs.folder",
-    "UserError": "errors",
-    "load": "data.catalogue",
-    "load_model": "runs.personal",
-    "method": "api",
-    "train": "api",
+    "api": (
+        "compare",
+        "export",
+        "method",
+        "personalize",
+        "predict",
+        "report",
+        "resume",
+        "run",
+        "show",
+        "train",
+    ),
+    "bench.suite": ("benchmark",),
+    "data.arrays": ("from_arrays", "from_datasets"),
+    "data.catalogue": ("describe", "load"),
+    "data.federation": ("Federation",),
+    "data.picture": ("draw",),
+    "data.tables": ("from_frame",),
+    "errors": ("UserError",),
+    "evaluation.metrics": ("evaluate",),
+    "models": ("build_model",),
+    "participation": ("Participation",),
+    "result": ("Result",),
+    "runs.cards": ("list_datasets", "list_methods"),
+    "runs.client_model": ("PersonalModel", "load_model"),
+    "runs.comparison": ("Comparison",),
+    "runs.folder": ("RunFolder",),
+    "runs.personalization": ("Newcomers",),
+    "silo.deployment": ("join", "serve", "silo_init"),
+    "simulation": ("Simulation",),
 }
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     # Only what is used is imported: the command line answers before torch is loaded.
-    if name not in _HOMES:
+    if name not in _HOME_OF:
         raise AttributeError(f"module 'idiolect' has no attribute {name!r}")
-    return getattr(import_module(f"idiolect.{_HOMES[name]}"), name)
+    return getattr(import_module(f"idiolect.{_HOME_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,8 +1,8 @@
-"""Idiolect from Python: build a federation, choose a method, train, look, and take the models.
+"""What the command line does, as functions with the same words; and training in memory.
 
 >>> import idiolect
 >>> federation = idiolect.load("vowels", seed=0)
->>> result = idiolect.train(idiolect.method("apfl", local_steps=5), federation, rounds=4, evaluate_every=2)
+>>> result = idiolect.train("apfl", federation, rounds=4, evaluate_every=2, local_steps=5)
 >>> result.metrics.columns.tolist()
 ['round', 'client', 'kind', 'part', 'metric', 'value']
 >>> result.summary.index.tolist()
@@ -14,30 +14,44 @@ torch.Size([2, 11])
 True
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from idiolect.core.exchange import ClientState, ServerState
-from idiolect.core.method import Method, PredictorKind
+from idiolect.core.method import Method
 from idiolect.data.federation import Federation
-from idiolect.engines.compiler.doubt import Doubt
+from idiolect.data.tables import read_table
 from idiolect.errors import UserError
-from idiolect.evaluation.metrics import Metric, measures_of
-from idiolect.evaluation.summary import Choice
 from idiolect.methods.catalogue import find_method
-from idiolect.models import build_model
-from idiolect.participation import Participation
-from idiolect.runs.checks import build
-from idiolect.runs.folder import client_table
-from idiolect.runs.loop import Pace, play_rounds
-from idiolect.runs.personal import PersonalModel, as_module, client_number
-from idiolect.runs.tables import TABLES, TableName, join
-from idiolect.runs.train import summarise_run
-from idiolect.simulation import EngineName, Simulation
+from idiolect.reports import can_write_reports, write_report
+from idiolect.result import Memory, Result
+from idiolect.runs.client_model import PersonalModel, export_model, load_model
+from idiolect.runs.comparison import (
+    PAGE,
+    Comparison,
+    compare_methods,
+    open_folder,
+    resolve_comparison,
+    runs_of,
+)
+from idiolect.runs.config import resolve
+from idiolect.runs.folder import RunFolder
+from idiolect.runs.lifecycle import Watch, continue_run, nobody, start_or_continue
+from idiolect.runs.personalization import Newcomers
+from idiolect.runs.personalization import personalize as give_models
+from idiolect.runs.programs import export_program
+from idiolect.runs.rounds import play_rounds
+from idiolect.runs.settings import Source, read_settings
+from idiolect.runs.setup import build_simulation, load_federation
+from idiolect.runs.signatures import build
+from idiolect.store.files import write_bytes
+
+FolderPath = str | Path
+ONLY_IN_FOLDERS = ("out", "store", "checkpoint", "trackers")
 
 
 def method(name: str, **hyper_parameters: Any) -> Method:
@@ -46,136 +60,156 @@ def method(name: str, **hyper_parameters: Any) -> Method:
 
 
 def train(
-    method: Method | str,
-    federation: Federation,
-    model: str | nn.Module | Callable[[], nn.Module] = "linear",
-    *,
-    rounds: int = 50,
-    seed: int = 0,
-    participation: Participation | None = None,
-    batch_size: int | None = 20,
-    weight_decay: float = 0.0,
-    dtype: torch.dtype = torch.float32,
-    engine: EngineName = "vectorised",
-    evaluate_every: int = 5,
-    choose: Choice = "validation",
-    metrics: Sequence[str | Metric] = (),
-    metric: str | None = None,
-) -> "Result":
-    """Train in memory and evaluate every client as it goes on.
+    method: Method | str | Mapping[str, Any],
+    data: Federation | str | Path | Mapping[str, Any],
+    model: nn.Module | Callable[[], nn.Module] | str | Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Result:
+    """Train in memory and evaluate every client as it goes on; `settings` are those of `run`.
 
-    model: a name of `idiolect.models`, a module, or a function that makes one.
-    batch_size: rows in each gradient; None: all.
-    choose: which round is reported and whose models are handed out: the best on validation rows, or the
-        last.
-    metrics: further ones besides the task's own: a `Metric`, `package.module:function`, or a name that an
-        installed package declares.
-    metric: by which the round is chosen and models are reported; None: accuracy, or rmse for regression.
+    method, data, model: objects, or the words that `run` takes.
     """
-    for name, number in (("rounds", rounds), ("evaluate_every", evaluate_every)):
-        if number < 1:
-            raise UserError(f"{name}={number} is not possible: it must be at least 1")
-    chosen_method = build(find_method(method), {}, "method") if isinstance(method, str) else method
-    simulation = Simulation(
-        chosen_method,
-        build_model(model, federation, seed=seed) if isinstance(model, str) else model,
-        federation,
-        plan=(participation or Participation()).bind(federation.names),
-        seed=seed,
-        batch_size=batch_size,
-        weight_decay=weight_decay,
-        dtype=dtype,
-        engine=engine,
-    )
-    measures = measures_of(federation.task, metrics, metric)
-    memory = _Memory()
-    play_rounds(simulation, Pace(rounds, evaluate_every, rounds), measures, memory)
-    if choose == "validation":
+    named = {"method": method, "data": data} | ({} if model is None else {"model": model})
+    chosen = read_settings([named, settings])
+    for name in ONLY_IN_FOLDERS:
+        if name in chosen:
+            raise UserError(f"{name} is not a setting of train, which writes no files: use idiolect.run")
+    config = resolve(chosen)
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    simulation = build_simulation(config, load_federation(config))
+    measures = config.evaluation.measures(simulation.federation.task)
+    memory = Memory()
+    play_rounds(simulation, config.pace, measures, memory)
+    if config.evaluation.choose == "validation":
         memory.return_to_chosen(simulation)
-    return Result(simulation, memory, measures.main, choose)
+    return Result(simulation, memory, measures.main, config.evaluation.choose)
 
 
-class Result:
-    """What a training gave: tables of numbers, and every client's models.
+def run(*sources: Source, watch: Watch = nobody, **settings: Any) -> RunFolder:
+    """Train one method and keep the run in a folder; the same run is continued where it stopped.
 
-    `simulation` stands at the round that is reported for the kind that the method is judged by.
+    sources: YAML files, and settings as on the command line, such as "method.mixing=0.5".
+    settings: the same by name, `run(method="apfl", data="vowels", rounds=50, **{"method.mixing": 0.5})` or
+        `run(method={"name": "apfl", "mixing": 0.5}, ...)`; the last one wins.
+    watch: is called with the run's configuration, and gives those who are to be told what happens: objects
+        with `played(round_number)` and `evaluated(round_number, metrics)`.
     """
+    config = resolve(read_settings([*sources, settings]))
+    return start_or_continue(config, watch(config))
 
-    def __init__(self, simulation: Simulation, memory: "_Memory", metric: Metric, choose: Choice) -> None:
-        self.simulation = simulation
-        self.metrics = memory.metrics()
-        self.rounds = memory.table("rounds")
-        self.traffic = memory.table("traffic")
-        self.diagnostics = memory.table("diagnostics")
-        clients = client_table(simulation.federation).set_index("client")
-        self._summary = summarise_run(
-            self.metrics, clients, self.rounds, simulation.federation.task, metric, simulation.method, choose
+
+def resume(folder: FolderPath, *, watch: Watch = nobody) -> RunFolder:
+    """Continue a run that was stopped, bitwise as if it had not been."""
+    found = RunFolder(folder)
+    return continue_run(found, watch(found.config))
+
+
+def compare(*sources: Source, watch: Watch = nobody, **settings: Any) -> Comparison:
+    """Compare methods on the same clients, rows, batches and initial models; takes what `run` takes.
+
+    Instead of `method` it takes `methods=["local", "fedavg", "apfl"]`, and `seeds`: how many, or which.
+    Settings of one method are `apfl={"mixing": 0.5}`. A report page is written where the extra `report` is
+    installed.
+    """
+    comparison = compare_methods(resolve_comparison(read_settings([*sources, settings])), watch)
+    if can_write_reports():
+        write_report([comparison.path], comparison.path / PAGE)
+    return comparison
+
+
+def show(folder: FolderPath) -> RunFolder | Comparison:
+    """The finished run or comparison in a folder: its tables, and every client's values."""
+    found = open_folder(folder)
+    for each in runs_of(found):
+        each.summary()  # says which one is not finished
+    return found
+
+
+def report(*folders: FolderPath | RunFolder | Comparison, out: FolderPath = "runs/report.html") -> Path:
+    """Write a page with tables and figures from one or more runs or comparisons."""
+    paths = [each.path if isinstance(each, RunFolder | Comparison) else Path(each) for each in folders]
+    write_report(paths, Path(out))
+    return Path(out)
+
+
+def export(
+    run: FolderPath | RunFolder | None = None,
+    *,
+    client: str | None = None,
+    state: FolderPath | None = None,
+    out: FolderPath | None = None,
+    to: FolderPath | None = None,
+    kind: str | None = None,
+) -> Path:
+    """Write one client's model, in the state that the run reports; a silo writes its own.
+
+    client: whose model of the run.
+    state: at a silo, its state folder; in place of `run` and `client`.
+    out: a folder for `predict` and `load_model`: model.safetensors and model.json.
+    to: instead of `out` a file for other programs: model.pt2 (PyTorch) or model.onnx.
+    kind: global, localized, personal or group; by default what the method is judged by.
+    """
+    if (run is None) == (state is None):
+        raise UserError("give either RUN, the folder of a run, or --state, the state folder of a silo")
+    if state is not None:
+        if client is not None or out is not None or to is None:
+            raise UserError("--state goes with --to model.pt2 or --to model.onnx, not with --client or --out")
+        from idiolect.silo import offline
+
+        return offline.export_program(Path(state), Path(to), kind)
+    assert run is not None
+    if client is None:
+        raise UserError("--client is missing: whose model of the run")
+    if (out is None) == (to is None):
+        raise UserError("give either --out, a folder, or --to, a file that ends in .pt2 or .onnx")
+    found = run if isinstance(run, RunFolder) else RunFolder(run)
+    if out is not None:
+        return export_model(found, client, Path(out), kind)
+    return export_program(found, client, Path(str(to)), kind)
+
+
+def predict(
+    model: FolderPath | PersonalModel | None = None,
+    table: FolderPath | pd.DataFrame | None = None,
+    *,
+    state: FolderPath | None = None,
+    kind: str | None = None,
+    out: FolderPath | None = None,
+) -> "pd.Series[Any]":
+    """Predict the rows of a table: with an exported model, or at a silo with its own.
+
+    model: a folder that `export` wrote, or what `load_model` read from it.
+    table: a CSV or Parquet file with the features, or a data frame.
+    state: at a silo, its state folder; in place of `model`. `kind` goes with it.
+    out: a CSV file to write.
+    """
+    if (model is None) == (state is None):
+        raise UserError(
+            "give either MODEL, an exported folder, or --state, the state folder of a silo (with --data)"
         )
+    if table is None:
+        raise UserError("give one table, as TABLE or with --data: a CSV or Parquet file with the features")
+    if model is not None and kind is not None:
+        raise UserError(f"--kind {kind} goes with --state: an exported model is of one kind already")
+    if state is not None:
+        from idiolect.silo.offline import personal_model
 
-    @property
-    def summary(self) -> pd.DataFrame:
-        """The reported numbers, a row for each model kind."""
-        return pd.DataFrame.from_dict(self._summary["kinds"], orient="index")
-
-    def model(self, client: str, kind: PredictorKind | None = None) -> nn.Module:
-        """A client's model as a module of its own."""
-        method, federation = self.simulation.method, self.simulation.federation
-        kind = kind or method.judged_by
-        if kind not in method.kinds:
-            raise UserError(f"kind={kind} is not possible: the models are {', '.join(method.kinds)}")
-        predictors = self.simulation.predictor(client_number(client, federation.names))
-        return as_module(predictors[kind], self.simulation.engine.setting.objective.module)
-
-    def predict(
-        self, client: str, inputs: Tensor | pd.DataFrame, kind: PredictorKind | None = None
-    ) -> list[Any]:
-        """A client's predictions: class names where there are any, class numbers, or numbers.
-
-        `inputs` are rows like those of the federation, or a table like the one it was made of.
-        """
-        federation = self.simulation.federation
-        personal = PersonalModel(
-            self.model(client, kind), federation.task, federation.class_names, federation.preprocessing
-        )
-        if isinstance(inputs, pd.DataFrame):
-            return personal.predict(inputs).tolist()
-        decided: list[Any] = personal.decide(inputs.to(federation.inputs.dtype)).tolist()
-        if federation.task.is_classification and federation.class_names:
-            return [federation.class_names[c] for c in decided]
-        return decided
+        chosen = personal_model(Path(state), kind)
+    else:
+        chosen = model if isinstance(model, PersonalModel) else load_model(str(model))
+    predictions = chosen.predict(table if isinstance(table, pd.DataFrame) else read_table(table))
+    if out is not None:
+        write_bytes(Path(out), predictions.to_csv(index=False).encode())
+    return predictions
 
 
-class _Memory:
-    """Keeps the tables, and the state with the best validation score."""
+def personalize(run: FolderPath | RunFolder, *sources: Source, **settings: Any) -> Newcomers:
+    """Give clients that were not there in training a model, from the state that a run reports.
 
-    def __init__(self) -> None:
-        self.parts: dict[TableName, list[pd.DataFrame]] = {name: [] for name in TABLES}
-        self.chosen: tuple[int, ServerState, ClientState] | None = None
-
-    def metrics(self) -> pd.DataFrame:
-        """All metrics so far."""
-        return self.table("metrics")
-
-    def table(self, name: TableName) -> pd.DataFrame:
-        """A whole table."""
-        return join(name, self.parts[name])
-
-    def add(self, name: TableName, round_number: int, table: pd.DataFrame) -> None:
-        """Keep a part of a table."""
-        self.parts[name].append(table)
-
-    def save(self, simulation: Simulation) -> None:
-        """Nothing to do: the simulation itself is the last state."""
-
-    def keep_doubt(self, doubt: Doubt, round_number: int) -> None:
-        """A line in the log has said it."""
-
-    def save_chosen(self, simulation: Simulation) -> None:
-        """Keep the best state so far."""
-        self.chosen = simulation.round, simulation.server, simulation.clients()
-
-    def return_to_chosen(self, simulation: Simulation) -> None:
-        """Put the simulation into the best state, if there is one."""
-        if self.chosen is not None:
-            simulation.round, simulation.server, clients = self.chosen
-            simulation.engine.setting.store.put(torch.arange(len(simulation.federation)), clients)
+    data: their table; `data.client` and `data.fractions` are the run's unless given.
+    steps: replaces the local steps of a round.
+    out: a folder to write their models to, as `export` does; without it nothing is saved.
+    """
+    found = run if isinstance(run, RunFolder) else RunFolder(run)
+    return give_models(found, read_settings([*sources, settings]))

@@ -4,7 +4,6 @@ All work under `torch.func.functional_call`, `grad` and `vmap`, so that every cl
 its own in one batched call. Initial parameters are a pure function of (seed, model).
 """
 
-import inspect
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -188,11 +187,6 @@ CATALOGUE: Catalogue[Callable[..., nn.Module]] = Catalogue(
     flaw=lambda found: None if callable(found) else f"it must be a factory or a class, not {kind_of(found)}",
     built_in=MODELS,
 )
-
-
-def names() -> dict[str, str]:
-    """Every model's name with one line about it."""
-    return {name: inspect.getdoc(factory).splitlines()[0] for name, factory in MODELS.items()}  # type: ignore[union-attr]
 
 
 def build_model(name: str, federation: Federation, *, seed: int = 0, **options: Any) -> nn.Module:

@@ -11,6 +11,7 @@ What is found is checked to be of its kind. What is wrong is told in one sentenc
 
 import importlib
 import inspect
+import logging
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,6 +27,8 @@ from pydantic import BeforeValidator, ValidationError
 from idiolect.errors import UserError, did_you_mean
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 _IMPORT_PATH = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
 
@@ -82,8 +85,10 @@ class Catalogue(Generic[T]):
 
     def spelled(self, name: str) -> str:
         """The name as it is kept: that of a built-in one or of an entry point, or the import path."""
+        if (built_in := self._built_in(name)) is not None:
+            return built_in
         entry = None if ":" in name else self._entry_point(name)
-        return self._built_in(name) or (entry.name if entry else name)
+        return name if entry is None else entry.name
 
     def path(self, name: str) -> str | None:
         """The import path of what is not built in; None if there is nothing of that name."""
@@ -92,20 +97,19 @@ class Catalogue(Generic[T]):
         entry = self._entry_point(name)
         return None if entry is None else f"{entry.module}:{entry.attr or ''}"
 
-    def installed(self) -> tuple[dict[str, T], list[str]]:
-        """What installed packages declare, by name; and a sentence for each that cannot be used."""
-        found: dict[str, T] = {}
-        sentences = []
-        for name in sorted({entry.name for entry in entry_points(group=self.group)}):
+    def entries(self) -> dict[str, T]:
+        """All by name, those of installed packages too; one of these that cannot be used is only logged."""
+        found = dict(self.built_in)
+        for name in self._installed_names():
             try:
                 found[name] = self.find(name)
             except UserError as error:
-                sentences.append(str(error))
-        return found, sentences
+                log.warning("%s", error)
+        return found
 
     def unknown(self, name: str, setting: str = "") -> UserError:
         """That nothing has this name, with the nearest names and all that there are."""
-        names = [*self.built_in, *sorted({entry.name for entry in entry_points(group=self.group)})]
+        names = [*self.built_in, *self._installed_names()]
         near = did_you_mean(name.lower(), [*names, *self.aliases])
         known = f"the {self.several} are {', '.join(names)}, or" if names else f"a {self.word} is"
         return UserError(f"{setting or self.word}={name!r} is not known{near}; {known} {self.own}")
@@ -114,6 +118,10 @@ class Catalogue(Generic[T]):
         spellings = {_plain(known): known for known in self.built_in}
         further = {_plain(alias): known for alias, known in self.aliases.items()}
         return (further | spellings).get(_plain(name))
+
+    def _installed_names(self) -> list[str]:
+        names = {entry.name for entry in entry_points(group=self.group)}
+        return sorted(name for name in names if self.is_own(name))
 
     def _entry_point(self, name: str) -> EntryPoint | None:
         found = {e.value: e for e in entry_points(group=self.group) if _plain(e.name) == _plain(name)}
@@ -230,9 +238,10 @@ def _reason(error: Exception, module_name: str) -> str:
 
 def _find_beside(package: str) -> None:
     """Let a module in the current folder be found, where nothing of its name is installed."""
+    if package in sys.modules or find_spec(package) is not None:
+        return
     here = Path.cwd()
-    beside = (here / f"{package}.py").is_file() or (here / package).is_dir()
-    if beside and package not in sys.modules and find_spec(package) is None:
+    if (here / f"{package}.py").is_file() or (here / package).is_dir():
         sys.path.append(str(here))
 
 

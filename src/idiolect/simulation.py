@@ -18,7 +18,7 @@ from idiolect.engines.build import EngineName, HereEngine, RayEngineChoice, buil
 from idiolect.engines.loop import PlayedRound, play_round
 from idiolect.evaluation.metrics import Measures, evaluate
 from idiolect.participation.sampling import Plan, Uniform
-from idiolect.store.base import Store
+from idiolect.store.store import Store
 
 __all__ = ["EngineName", "Simulation"]
 

@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 from idiolect import models
-from idiolect.bench import render, run_bench
-from idiolect.bench.measure import interleaved_seconds, ratio
+from idiolect.bench import benchmark, render
+from idiolect.bench.display import TARGETS
+from idiolect.bench.measurement import interleaved_seconds, ratio
 from idiolect.bench.plain_loop import PlainLoop
-from idiolect.bench.render import TARGETS
-from idiolect.bench.run import simulate, work_of_a_round
 from idiolect.bench.subjects import noise, uneven_steps
+from idiolect.bench.suite import simulate, work_of_a_round
 from idiolect.data.federation import Federation
 from idiolect.methods.apfl import APFL
 from idiolect.methods.fedavg import FedAvg
@@ -71,7 +71,7 @@ def test_a_ratio_is_of_neighbours() -> None:
 
 @pytest.mark.slow
 def test_all_keys_are_there() -> None:
-    result = json.loads(to_json(run_bench(full=True, clients=4, local_steps=2, repeats=1, scaling=(2, 4))))
+    result = json.loads(to_json(benchmark(full=True, clients=4, local_steps=2, repeats=1, scaling=(2, 4))))
     for key in TARGETS:
         assert result[key] > 0
     assert all(row["least"] <= row["speed_up"] <= row["most"] for row in result["seconds"].values())

@@ -106,7 +106,7 @@ def test_an_interrupt_leaves_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("idiolect.runs.train.start_or_continue", interrupted)
+    monkeypatch.setattr("idiolect.api.start_or_continue", interrupted)
     result = CliRunner().invoke(app, ["run", "method=fedavg", *QUICK])
     assert result.exit_code == 130
     assert "resume" in result.stderr

@@ -9,17 +9,14 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from idiolect.runs.config import resolve
-from idiolect.runs.folder import RunFolder
-from idiolect.runs.settings import read_settings
-from idiolect.runs.train import start_or_continue
+import idiolect
 
 pytestmark = pytest.mark.distributed
 
 OUTSIDE = Path(__file__).parents[1] / "plugins" / "outside"
 SETTINGS = (
-    "method=my_package.fedrep:FedRep codec.up=my_package.others:Rounded data=my_package.others:blobs "
-    "data.clients=4 model=my_package.others:two_layers evaluation.metrics=my_package.others:brier rounds=3"
+    "method=elsewhere.fedrep:FedRep codec.up=elsewhere.others:Rounded data=elsewhere.others:blobs "
+    "data.clients=4 model=elsewhere.others:two_layers evaluation.metrics=elsewhere.others:brier rounds=3"
 )
 
 
@@ -31,8 +28,8 @@ def ray() -> Iterator[Any]:
     ray.shutdown()
 
 
-def run(folder: Path, *settings: str) -> RunFolder:
-    return start_or_continue(resolve(read_settings([*SETTINGS.split(), *settings, f"out={folder}"])))
+def run(folder: Path, *settings: str) -> idiolect.RunFolder:
+    return idiolect.run(*SETTINGS.split(), *settings, out=folder)
 
 
 @pytest.mark.parametrize("installed", [True, False])
@@ -40,13 +37,13 @@ def test_the_same_numbers_as_one_by_one(
     installed: bool, ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for module in ("my_package", "my_package.fedrep", "my_package.others"):
+    for module in ("elsewhere", "elsewhere.fedrep", "elsewhere.others"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     if installed:
         monkeypatch.syspath_prepend(str(OUTSIDE))
     else:
         monkeypatch.syspath_prepend(str(tmp_path / "nothing"))  # puts sys.path back at the end
-        shutil.copytree(OUTSIDE / "my_package", tmp_path / "my_package")
+        shutil.copytree(OUTSIDE / "elsewhere", tmp_path / "elsewhere")
     ours = run(tmp_path / "ray", "engine=ray", "engine.workers=2")
     theirs = run(tmp_path / "sequential", "engine=sequential")
     pd.testing.assert_frame_equal(ours.metrics(), theirs.metrics(), rtol=1e-5, atol=1e-6)

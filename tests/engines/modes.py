@@ -18,10 +18,15 @@ def modes() -> dict[str, Mode]:
     """Each mode by name: an engine for a setting and for so many clients at once."""
     return {
         ALL_PASSES: partial(_engine, passes=PASSES),
-        **{f"the pass {name} alone": partial(_engine, passes=(name,)) for name in PASSES},
+        **{f"the pass {name} alone": partial(_engine, passes=_alone(name)) for name in PASSES},
         "recorded without a pass": partial(_engine, passes=()),
         NOT_RECORDED: partial(_engine, passes=None),
     }
+
+
+def _alone(name: str) -> tuple[str, ...]:
+    """A pass by itself, or after the one without which it finds nothing to do."""
+    return ("simplify", name) if name in ("shrink", "distribute", "combine") else (name,)
 
 
 def _engine(setting: Setting, clients: int | None, passes: Iterable[str] | None) -> Vectorised:

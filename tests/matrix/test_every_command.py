@@ -15,15 +15,14 @@ import pytest
 import torch
 from typer.main import get_command
 
+import idiolect
 from idiolect.cli import app
 from idiolect.core import tree
 from idiolect.core.method import Method
 from idiolect.methods.catalogue import METHODS
-from idiolect.runs.compare import tabulate
-from idiolect.runs.config import resolve
-from idiolect.runs.personal import load_model
-from idiolect.runs.settings import read_settings
-from idiolect.runs.train import reported_simulation, start_or_continue
+from idiolect.runs.client_model import load_model
+from idiolect.runs.comparison import tabulate
+from idiolect.runs.lifecycle import reported_simulation
 from idiolect.silo.offline import personal_model
 from matrix.problem import GUEST, NEWCOMERS, SITES, Guest, Runs, invoke, options, outputs, table
 from reports.reading import tables
@@ -83,7 +82,7 @@ def resume(store: str) -> Check:
         folder = runs.new_name()
         settings = [*runs.settings(kind, *codec), f"store={store}", f"out={folder}"]
         with pytest.raises(Killed):
-            start_or_continue(resolve(read_settings(settings)), [Killer()])
+            idiolect.run(*settings, watch=lambda config: [Killer()])
         invoke("resume", folder)
         assert_same_run(folder, runs.of(kind, *codec).path)
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from idiolect.bench.run import work_of_a_round
+from idiolect.bench.suite import work_of_a_round
 from idiolect.core import tree
 from idiolect.core.method import Method
 from idiolect.errors import UserError

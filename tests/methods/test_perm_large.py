@@ -13,7 +13,7 @@ SCRIPT = """
 import json, resource, sys, tempfile, time
 from pathlib import Path
 import torch
-from idiolect.api import method
+from idiolect import method
 from idiolect.core.task import Task
 from idiolect.data.federation import Federation
 from idiolect.data.splits import split_clients

@@ -149,3 +149,10 @@ def identical(ours: Params, theirs: Params, engine: EngineName) -> bool:
     if engine == "vectorised":
         return close(vector(ours), vector(theirs), 1e-12)
     return all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def of_method(state: Any) -> Any:
+    """A method's own state, also where something stands around the method."""
+    while hasattr(state, "inner"):
+        state = state.inner
+    return state

@@ -18,7 +18,16 @@ from idiolect.methods.minibatch_sgd import MiniBatchSGD
 from idiolect.participation import Participation
 from idiolect.participation.sampling import Uniform
 from idiolect.simulation import Simulation
-from paper.problems import ENGINES, Softmax, close, identical, identical_clients, on_quadratics, vector
+from paper.problems import (
+    ENGINES,
+    Softmax,
+    close,
+    identical,
+    identical_clients,
+    of_method,
+    on_quadratics,
+    vector,
+)
 
 EXACT = 1e-12
 pytestmark = pytest.mark.parametrize("engine", ENGINES)
@@ -83,7 +92,7 @@ def test_additive_matches_the_transcription(engine, output, personal_rate, logge
     info = [simulation.advance().info for _ in range(6)]
     expected = transcription(problem, 6, eta=0.2, own=own, beta=1.3, steps=4)
     models = simulation.predictors()
-    assert close(vector(simulation.server.w), expected["w"])
+    assert close(vector(of_method(simulation.server).w), expected["w"])
     assert close(vector(models["localized"]), expected["localized"])
     assert close(vector(models["personal"]), expected[output])
     if logged:
@@ -163,7 +172,7 @@ def test_ad7_one_model_and_one_division_give_the_same(engine, both_are_followed)
     w = problem.start()
     theta = np.zeros((problem.clients, len(w)))
     for r in range(5):
-        before, kept = vector(simulation.server.w), vector(simulation.clients().theta)
+        before, kept = vector(of_method(simulation.server).w), vector(of_method(simulation.clients()).theta)
         simulation.advance()
         moves = []
         for m in problem.asked(r):
@@ -174,7 +183,7 @@ def test_ad7_one_model_and_one_division_give_the_same(engine, both_are_followed)
             theta[m] = theta[m] + alpha * move
             moves.append(move)
         w = w + beta * np.mean(moves, 0)
-        clients = simulation.clients()
+        clients = of_method(simulation.clients())
         for m in problem.asked(r):  # α w_m - θ_m stands still inside a round
             start = alpha * before - kept[m]
             assert close(alpha * vector(clients.w)[m] - vector(clients.theta)[m], start, EXACT)
@@ -264,11 +273,11 @@ def test_ad11_identical_machines_agree(engine):
         dtype=torch.float64,
     )
     for _ in range(4):
-        before = vector(simulation.server.w)
+        before = vector(of_method(simulation.server).w)
         error = simulation.advance().info["consensus_error"]
-        moved = np.sum((vector(simulation.server.w) - before) ** 2)
+        moved = np.sum((vector(of_method(simulation.server).w) - before) ** 2)
         assert error.max() <= EXACT * moved
-    thetas = vector(simulation.clients().theta)
+    thetas = vector(of_method(simulation.clients()).theta)
     assert all(close(a, b, EXACT) for a, b in pairwise(thetas))
 
 

@@ -16,6 +16,7 @@ from idiolect.methods.agnostic_apfl import AgnosticAPFL
 from idiolect.methods.apfl import APFL
 from idiolect.methods.drfa import DRFA
 from idiolect.methods.fedavg import FedAvg
+from idiolect.participation import Participation
 from idiolect.participation.sampling import Uniform
 from idiolect.simulation import EngineName
 from paper.problems import ENGINES, Softmax, close, identical, vector
@@ -71,6 +72,16 @@ def test_afl_with_fixed_shares_is_weighted_minibatch_sgd(engine: EngineName) -> 
     ours = problem.simulate(AFL(learning_rate=RATE, shares_rate=0.0), engine).play(ROUNDS)
     sgd = FedAvg(learning_rate=RATE, local_steps=1, weighting="samples")
     theirs = problem.simulate(sgd, engine).play(ROUNDS)
+    assert close(vector(ours.server.w), vector(theirs.server.w), 1e-12)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_afl_counts_a_client_as_often_as_it_was_drawn(engine: EngineName) -> None:
+    """Shares n_i / n over the m n_i / n draws that are expected: every draw weighs 1/m, as in FedAvg."""
+    problem = Softmax()
+    plan = Participation(sampling="proportional").bind(problem.federation.names)
+    ours = problem.simulate(AFL(learning_rate=RATE, shares_rate=0.0), engine, plan=plan).play(ROUNDS)
+    theirs = problem.simulate(FedAvg(learning_rate=RATE, local_steps=1), engine, plan=plan).play(ROUNDS)
     assert close(vector(ours.server.w), vector(theirs.server.w), 1e-12)
 
 

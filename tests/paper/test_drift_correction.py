@@ -9,6 +9,7 @@ from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.fedgate import FedGATE
 from idiolect.methods.scaffold import Scaffold
 from idiolect.methods.vrl_sgd import VRLSGD
+from idiolect.participation import Participation
 from idiolect.participation.sampling import Uniform
 from paper.problems import ENGINES, Softmax, close, vector
 
@@ -32,6 +33,11 @@ class EveryThirdReplyLost:
 
     def present(self, round_number, clients):
         return torch.ones(clients, dtype=torch.bool)
+
+
+def repeated_draws():
+    """Every client may be drawn several times in a round."""
+    return Participation(sampling="proportional").bind(Softmax().federation.names)
 
 
 @pytest.mark.parametrize("control", ["gradient", "steps"])
@@ -65,8 +71,9 @@ def test_scaffold_matches_its_transcription(engine, control):
     assert close(vector(simulation.predictors()["localized"]), local)
 
 
-def test_scaffold_keeps_the_shared_control_at_the_mean_of_all(engine):
-    simulation = Softmax().simulate(Scaffold(lr=0.2, local_steps=3), engine)
+@pytest.mark.parametrize("plan", [Uniform(rate=0.6), repeated_draws()])
+def test_scaffold_keeps_the_shared_control_at_the_mean_of_all(engine, plan):
+    simulation = Softmax().simulate(Scaffold(lr=0.2, local_steps=3), engine, plan=plan)
     for _ in range(5):
         simulation.advance()
         assert close(vector(simulation.server.c), vector(simulation.clients().c).mean(0), 1e-11)
@@ -134,7 +141,7 @@ def largest_sum(deltas: Params) -> float:
     return np.abs(vector(deltas).sum(0)).max() / np.abs(vector(deltas)).max()
 
 
-@pytest.mark.parametrize("plan", [Uniform(), Uniform(rate=0.6), EveryThirdReplyLost()])
+@pytest.mark.parametrize("plan", [Uniform(), Uniform(rate=0.6), EveryThirdReplyLost(), repeated_draws()])
 def test_fedgate_corrections_always_sum_to_zero(engine, plan):
     method = FedGATE(lr=DECAYING, outer_step=0.7, local_steps=3)
     simulation = Softmax().simulate(method, engine, plan=plan)

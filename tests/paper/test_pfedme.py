@@ -7,6 +7,7 @@ import pytest
 
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.pfedme import PFedMe
+from idiolect.participation import Participation
 from idiolect.simulation import EngineName
 from paper.problems import ENGINES, Softmax, close, vector
 
@@ -95,3 +96,14 @@ def test_only_asked_clients_upload(engine: EngineName) -> None:
     asked = problem.asked(0)
     assert (result.up_bits > 0).nonzero()[:, 0].tolist() == asked
     assert (result.down_bits > 0).all()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_who_else_trains_does_not_change_how_often_a_draw_counts(engine: EngineName) -> None:
+    problem = Softmax()
+    plan = Participation(sampling="proportional").bind(problem.federation.names)
+    ends = [
+        vector(problem.simulate(pfedme(trains=trains), engine, plan=plan).play(ROUNDS).server.w)
+        for trains in ("everybody", "asked")
+    ]
+    assert close(*ends, 1e-12)

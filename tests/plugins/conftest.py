@@ -9,7 +9,7 @@ OUTSIDE = Path(__file__).parent / "outside"
 
 @pytest.fixture
 def outside(monkeypatch: pytest.MonkeyPatch) -> Path:
-    """`my_package` can be imported, and its entry points are found."""
+    """`elsewhere` can be imported, and its entry points are found."""
     monkeypatch.syspath_prepend(str(OUTSIDE))
     return OUTSIDE
 

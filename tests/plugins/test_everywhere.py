@@ -20,10 +20,10 @@ from idiolect.testing import check_method
 from runs.same_run import assert_same_run
 
 BY_PATH = (
-    "method=my_package.fedrep:FedRep method.head_steps=1 data=my_package.others:blobs data.clients=5 "
-    "model=my_package.others:two_layers model.width=3 codec.up=my_package.others:Rounded codec.up.digits=3 "
-    "evaluation.metrics=[my_package.others:brier] evaluation.metric=brier evaluation.every=2 "
-    "participation.plan=my_package.others:Nightly participation.plan.every=3 rounds=6"
+    "method=elsewhere.fedrep:FedRep method.head_steps=1 data=elsewhere.others:blobs data.clients=5 "
+    "model=elsewhere.others:two_layers model.width=3 codec.up=elsewhere.others:Rounded codec.up.digits=3 "
+    "evaluation.metrics=[elsewhere.others:brier] evaluation.metric=brier evaluation.every=2 "
+    "participation.plan=elsewhere.others:Nightly participation.plan.every=3 rounds=6"
 )
 BY_NAME = (
     "method=FedRep method.head_steps=1 data=blobs data.clients=5 model=two-layers model.width=3 "
@@ -51,9 +51,9 @@ def test_a_run_by_import_paths_and_by_the_names_of_entry_points_is_one(user: Pat
     path, name = idiolect.RunFolder("path"), idiolect.RunFolder("name")
     pd.testing.assert_frame_equal(path.metrics(), name.metrics())
     pd.testing.assert_frame_equal(path.traffic(), name.traffic())
-    assert path.config.method["name"] == "my_package.fedrep:FedRep"
+    assert path.config.method["name"] == "elsewhere.fedrep:FedRep"
     assert name.config.method["name"] == "fed-rep"
-    assert path.config.codec.up == {"name": "my_package.others:Rounded", "digits": 3}
+    assert path.config.codec.up == {"name": "elsewhere.others:Rounded", "digits": 3}
     metrics = path.metrics()
     assert metrics.metric.unique().tolist() == ["loss", "accuracy", "balanced_accuracy", "brier"]
     asked = path.traffic().query("direction == 'up'").groupby("round").client.unique()
@@ -72,14 +72,14 @@ def test_a_run_by_import_paths_and_by_the_names_of_entry_points_is_one(user: Pat
 def test_what_comes_after_a_run(user: Path) -> None:
     """Show, report, export, predict, personalize."""
     run(f"run {BY_PATH} out=mine")
-    assert json.loads(run("show mine --json"))["config"]["method"]["name"] == "my_package.fedrep:FedRep"
+    assert json.loads(run("show mine --json"))["config"]["method"]["name"] == "elsewhere.fedrep:FedRep"
     assert "fedrep on blobs" in run("show mine")
     run("report mine --out page.html")
     page = Path("page.html").read_text()
     assert "fedrep personal" in page
     assert "Collins et al. 2021" in page
     run("export mine --client site-1 --out site-1")
-    from my_package.others import frame
+    from elsewhere.others import frame
 
     frame(5, 8, seed=1).query("client == 'site-1'").to_csv("rows.csv", index=False)
     assert set(run("predict site-1 rows.csv").split()[1:]) <= {"yes", "no"}
@@ -96,14 +96,12 @@ def test_a_run_that_was_killed_is_continued_as_if_it_had_not_been(user: Path, ou
     run(f"run {settings} out=whole")
     killer = (
         "import os, sys\n"
-        "from idiolect.runs import train\n"
-        "from idiolect.runs.config import resolve\n"
-        "from idiolect.runs.settings import read_settings\n"
+        "import idiolect\n"
         "class Killer:\n"
         "    def played(self, round_number):\n"
         "        if round_number == 17: os._exit(9)\n"
         "    def evaluated(self, round_number, metrics): pass\n"
-        "train.start_or_continue(resolve(read_settings(sys.argv[1:])), [Killer()])\n"
+        "idiolect.run(*sys.argv[1:], watch=lambda config: [Killer()])\n"
     )
     source = Path(idiolect.__file__).parents[1]
     environment = {**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{outside}"}
@@ -117,7 +115,7 @@ def test_a_run_that_was_killed_is_continued_as_if_it_had_not_been(user: Path, ou
 def test_a_comparison_calls_methods_by_their_own_names(user: Path) -> None:
     settings = "data=blobs data.clients=3 model=mlp model.hidden=[3] rounds=2 out=all"
     text = run(
-        f"compare methods=local,fedavg,my_package.fedrep:FedRep fedrep.local_steps=4 lr=0.2 {settings} --json"
+        f"compare methods=local,fedavg,elsewhere.fedrep:FedRep fedrep.local_steps=4 lr=0.2 {settings} --json"
     )
     rows = pd.DataFrame(json.loads(text)["rows"])
     assert list(dict.fromkeys(rows.method)) == ["local", "fedavg", "fedrep"]
@@ -146,7 +144,7 @@ def test_two_methods_of_one_name_are_not_compared(user: Path) -> None:
     )
     result = CliRunner().invoke(app, ["compare", "methods=fedrep,my_namesake:Other", "data=blobs"])
     assert (result.exit_code, sentence in result.output) == (2, True)
-    result = CliRunner().invoke(app, ["compare", "methods=fedrep,my_package.fedrep:FedRep", "data=blobs"])
+    result = CliRunner().invoke(app, ["compare", "methods=fedrep,elsewhere.fedrep:FedRep", "data=blobs"])
     assert (result.exit_code, "names a method twice" in result.output) == (2, True)
     quick = "data=blobs model=mlp model.hidden=[3] rounds=1"
     run(f"run method=fedrep {quick} out=a")
@@ -157,19 +155,19 @@ def test_two_methods_of_one_name_are_not_compared(user: Path) -> None:
 
 def test_lists_show_what_is_installed(user: Path) -> None:
     assert "Collins et al. 2021" in run("methods")
-    assert "head_steps" in run("methods my_package.fedrep:FedRep")
+    assert "head_steps" in run("methods elsewhere.fedrep:FedRep")
     assert json.loads(run("methods fed-rep --json"))[0]["name"] == "fedrep"
     assert "Yes or no, for each client by a rule of its own." in run("datasets")
     assert [d["options"] for d in json.loads(run("datasets --json")) if d["name"] == "blobs"] == [
         ["clients", "rows", "seed"]
     ]
-    assert "3 clients, binary" in run("data my_package.others:blobs clients=3")
+    assert "3 clients, binary" in run("data elsewhere.others:blobs clients=3")
 
 
 def test_from_python(user: Path) -> None:
-    fedrep = idiolect.method("my_package.fedrep:FedRep", lr=0.3, head_steps=2)
-    federation = idiolect.load("my_package.others:blobs", seed=0, clients=3)
-    from my_package.others import brier
+    fedrep = idiolect.method("elsewhere.fedrep:FedRep", lr=0.3, head_steps=2)
+    federation = idiolect.load("elsewhere.others:blobs", seed=0, clients=3)
+    from elsewhere.others import brier
 
     result = idiolect.train(
         fedrep, federation, "two-layers", rounds=2, evaluate_every=1, metrics=[brier], metric="brier"
@@ -178,6 +176,20 @@ def test_from_python(user: Path) -> None:
     values = result.metrics.query("metric == 'brier' and part == 'test' and round == 2")["value"]
     last = idiolect.train(fedrep, federation, "two-layers", rounds=2, metric="brier", choose="last")
     assert last.summary.loc["personal", "mean"] == pytest.approx(values.mean(), rel=1e-5)
+
+
+def test_a_metric_that_is_an_object_cannot_be_kept_in_a_file(user: Path) -> None:
+    from elsewhere.others import brier
+
+    with pytest.raises(UserError, match=r"evaluation.metrics is given as an object, which no file can hold"):
+        idiolect.run(method="fedavg", data="blobs", rounds=1, metrics=[brier], out="run")
+
+
+def test_runs_that_are_reported_by_different_metrics_are_not_put_together(user: Path) -> None:
+    for metric in ("loss", "accuracy"):
+        run(f"run method=fedavg data=blobs rounds=1 metric={metric} out={metric}")
+    with pytest.raises(UserError, match="the runs are reported by different metrics: loss and accuracy"):
+        idiolect.report("loss", "accuracy", out="page.html")
 
 
 @pytest.mark.parametrize("head", ["output.", ""])
@@ -190,7 +202,7 @@ def test_a_configuration_file_says_all_that_is_needed(user: Path) -> None:
     Path("again.yaml").write_text(config.to_yaml())
     again = resolve(read_settings(["again.yaml"]))
     assert again == config
-    assert again.participation.plan == {"name": "my_package.others:Nightly", "every": 3}
+    assert again.participation.plan == {"name": "elsewhere.others:Nightly", "every": 3}
     plain = {"codec": {"up": "ternary", "keep": 0.2}, "method": "fedavg", "data": "blobs"}
     Path("plain.yaml").write_text(write_settings(plain))
     assert resolve(read_settings(["plain.yaml"])).codec.up == "ternary"
@@ -205,8 +217,8 @@ def test_options_of_one_direction_come_before_those_of_both(user: Path) -> None:
 
 
 REFUSED = {
-    "method=my_package.fedrep:FedRap": "the module my_package.fedrep has no FedRap (did you mean FedRep?)",
-    "method=my_package.fedrep:FedRep method.head_step=1": "method.head_step is not a setting (did you mean",
+    "method=elsewhere.fedrep:FedRap": "the module elsewhere.fedrep has no FedRap (did you mean FedRep?)",
+    "method=elsewhere.fedrep:FedRep method.head_step=1": "method.head_step is not a setting (did you mean",
     "method=fedavg codec.up=roundd": "codec.up='roundd' is not known (did you mean rounded?)",
     "method=fedavg codec.up=rounded codec.up.digit=3": "codec 'rounded' has no option 'digit'",
     "method=fedavg codec.up.digits=3": "codec.up={'digits': 3} is not possible: it must be a name, or {name:",

@@ -22,12 +22,12 @@ from idiolect.participation.plan import CATALOGUE as PLANS
 from idiolect.plugins import Catalogue
 
 KINDS: dict[str, tuple[Catalogue[Any], str, str, str]] = {  # built in, entry point, import path
-    "method": (METHODS, "FedAvg", "fed-rep", "my_package.fedrep:FedRep"),
-    "data": (DATA, "three_clusters", "blobs", "my_package.others:blobs"),
-    "model": (MODELS, "CharLSTM", "two-layers", "my_package.others:two_layers"),
-    "codec": (CODECS, "TopK", "rounded", "my_package.others:Rounded"),
-    "metric": (METRICS, "Balanced-Accuracy", "brier", "my_package.others:brier"),
-    "plan": (PLANS, "", "nightly", "my_package.others:Nightly"),
+    "method": (METHODS, "FedAvg", "fed-rep", "elsewhere.fedrep:FedRep"),
+    "data": (DATA, "three_clusters", "blobs", "elsewhere.others:blobs"),
+    "model": (MODELS, "CharLSTM", "two-layers", "elsewhere.others:two_layers"),
+    "codec": (CODECS, "TopK", "rounded", "elsewhere.others:Rounded"),
+    "metric": (METRICS, "Balanced-Accuracy", "brier", "elsewhere.others:brier"),
+    "plan": (PLANS, "", "nightly", "elsewhere.others:Nightly"),
 }
 
 
@@ -41,7 +41,7 @@ def test_a_name_is_built_in_or_installed_or_an_import_path(kind: str, outside: P
     assert (catalogue.spelled(entry_point.title()), catalogue.spelled(path)) == (entry_point, path)
     assert catalogue.is_own(entry_point)
     assert catalogue.is_own(path)
-    assert catalogue.installed() == ({entry_point: found}, [])
+    assert catalogue.entries() == {**catalogue.built_in, entry_point: found}
     if built_in:
         assert catalogue.find(built_in) in catalogue.built_in.values()
         assert catalogue.spelled(built_in) in catalogue.built_in
@@ -85,6 +85,8 @@ FILES = {
         "class Half(Method):\n    name: ClassVar[str] = 'half'\n"
         "class Nameless(Method):\n"
         "    server_init = client_init = exchanges = predictors = brief = lambda self: None\n"
+        "@dataclass(frozen=True, kw_only=True, config=STRICT)\n"
+        "class Asking(FedAvg):\n    name: ClassVar[str] = 'asking'\n    depth: int\n"
         "class HalfCodec(Codec):\n    pass\n"
         "class PlainCodec(Codec):\n    operator = count_bits = write = read = lambda self: None\n"
     ),
@@ -140,6 +142,10 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: METHODS.find("classes:Plain"),
         "cannot be used: the class Plain must be a dataclass of pydantic",
     ),
+    "a method that cannot be made": (
+        lambda: METHODS.find("classes:Asking"),
+        "cannot be used: its hyper-parameter depth must have a default",
+    ),
     "a class as data": (lambda: DATA.find("pathlib:Path"), "it must be a function, not the class Path"),
     "a number as model": (
         lambda: MODELS.find("good:number"),
@@ -194,8 +200,8 @@ def test_what_cannot_be_used_is_one_sentence(case: str, here: Path, outside: Pat
 
 OPTIONS: dict[str, tuple[Callable[[], Any], str]] = {
     "data": (
-        lambda: load("my_package.others:blobs", seed=0, client=3),
-        "data 'my_package.others:blobs' has no option 'client' (did you mean clients?); "
+        lambda: load("elsewhere.others:blobs", seed=0, client=3),
+        "data 'elsewhere.others:blobs' has no option 'client' (did you mean clients?); "
         "the options are clients, rows",
     ),
     "data, a value": (
@@ -242,15 +248,16 @@ def test_two_packages_that_declare_one_name_are_told_apart(outside: Path, here: 
     sys.path.append(str(here))
     with pytest.raises(UserError, match=r"'fedrep' is declared by more than one installed package") as caught:
         METHODS.find("fedrep")
-    assert "my_package.fedrep:FedRep or other_package:FedRep" in str(caught.value)
+    assert "elsewhere.fedrep:FedRep or other_package:FedRep" in str(caught.value)
 
 
-def test_an_entry_point_that_cannot_be_used_is_a_note_in_lists(here: Path) -> None:
+def test_an_entry_point_that_cannot_be_used_is_left_out_of_lists_with_a_line(
+    here: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     declare(here, "other_package", "gone = other_package:Gone\nwhole = idiolect.methods.fedavg")
     sys.path.append(str(here))
-    found, sentences = METHODS.installed()
-    assert found == {}
-    assert sentences == [
+    assert METHODS.entries() == METHODS.built_in
+    assert caplog.messages == [
         "method='gone' cannot be imported: there is no module other_package",
         "method='whole' is declared as the module idiolect.methods.fedavg; it must be package.module:Name",
     ]
@@ -260,6 +267,7 @@ def test_what_is_built_in_comes_first(here: Path) -> None:
     declare(here, "other_package", "fedavg = other_package:Mine")
     sys.path.append(str(here))
     assert METHODS.find("fedavg") is FedAvg
+    assert METHODS.entries() == METHODS.built_in
 
 
 def test_a_module_beside_the_user_is_found_and_one_that_is_installed_comes_first(here: Path) -> None:

@@ -6,32 +6,21 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+import idiolect
 from idiolect.evaluation.summary import reported_values
 from idiolect.methods.apfl import APFL
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.local import Local
 from idiolect.reports import write_report
 from idiolect.reports.evidence import gather
-from idiolect.runs.compare import plan_comparison, run_comparison
-from idiolect.runs.settings import read_settings
 from reports.reading import tables
 
 
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report") / "runs"
-    settings = read_settings(
-        [
-            "methods=local,fedavg,apfl",
-            "data=vowels",
-            "rounds=4",
-            "evaluation.every=2",
-            "seeds=2",
-            f"out={folder}",
-        ]
-    )
-    run_comparison(plan_comparison(settings), lambda config: ())
-    return folder
+    settings = {"methods": ["local", "fedavg", "apfl"], "data": "vowels", "rounds": 4, "seeds": 2}
+    return idiolect.compare(settings, evaluate_every=2, out=folder).path
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ from pathlib import Path
 import torch
 
 from idiolect.core import tree
-from idiolect.runs.build import build_simulation, load_federation, place_states
 from idiolect.runs.checkpoint import load_checkpoint, newest_checkpoint
 from idiolect.runs.folder import RunFolder
+from idiolect.runs.setup import build_simulation, load_federation, place_states
 from idiolect.store.files import TEMPORARY
 
 

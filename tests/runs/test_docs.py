@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from idiolect.runs.compare import plan_comparison
+from idiolect.runs.comparison import resolve_comparison
 from idiolect.runs.config import resolve
 from idiolect.runs.settings import read_settings
 
@@ -29,4 +29,4 @@ def test_the_settings_of_the_page_on_running(
     Path("my.yaml").write_text("method: {name: apfl, mixing: 0.5}\ndata: vowels\nrounds: 50\n")
     pd.DataFrame({"hospital": ["a"], "outcome": [1]}).to_csv("patients.csv", index=False)
     _, command, *settings = shlex.split(line)
-    (resolve if command == "run" else plan_comparison)(read_settings(settings))
+    (resolve if command == "run" else resolve_comparison)(read_settings(settings))

@@ -28,7 +28,7 @@ KILLS = {"memory": 20, "disk": 8}
 FORKING = """
 import os, signal, sys, time
 import pyarrow.dataset, pyarrow.parquet, torch
-import idiolect.cli.tables, idiolect.runs.train
+import idiolect.cli.results, idiolect.runs.lifecycle
 from idiolect.cli import app
 from torch.fx.experimental.proxy_tensor import make_fx
 torch.set_num_threads(1)

@@ -1,13 +1,12 @@
-"""MNIST with two classes for each of 100 clients, through the command line's own path."""
+"""MNIST with two classes for each of 100 clients, as a comparison."""
 
 import os
 from pathlib import Path
 
 import pytest
 
+import idiolect
 from idiolect.evaluation.summary import means
-from idiolect.runs.compare import open_runs, plan_comparison, run_comparison
-from idiolect.runs.settings import read_settings
 
 DATA = Path(os.environ.get("IDIOLECT_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
@@ -23,9 +22,8 @@ def test_personal_above_localized_above_global_for_three_seeds(tmp_path: Path) -
         "evaluation.every=20",
         f"out={tmp_path / 'out'}",
     ]
-    run_comparison(plan_comparison(read_settings(settings)), lambda config: [])
     last = {}
-    for run in open_runs(tmp_path / "out"):
+    for run in idiolect.compare(*settings).runs:
         for kind in run.summary()["kinds"]:
             key = run.config.seed, run.config.method["name"], kind
             last[key] = means(run.metrics(), kind, "validation", "accuracy").iloc[-1]

@@ -8,16 +8,15 @@ import pandas as pd
 import pytest
 import torch
 
+import idiolect
 from idiolect.core import tree
 from idiolect.data.newcomers import newcomers_like
 from idiolect.errors import UserError
 from idiolect.methods.catalogue import METHODS
-from idiolect.runs.config import resolve
+from idiolect.runs.client_model import load_model
 from idiolect.runs.folder import RunFolder
-from idiolect.runs.personal import load_model
-from idiolect.runs.personalize import personalize, train_newcomers
-from idiolect.runs.settings import read_settings
-from idiolect.runs.train import reported_simulation, start_or_continue
+from idiolect.runs.lifecycle import reported_simulation
+from idiolect.runs.personalization import train_newcomers
 
 
 def table(clients: list[str], seed: int, *, classes: bool, rows: int = 30) -> pd.DataFrame:
@@ -40,13 +39,13 @@ def trained(folder: Path, method: str, *, classes: bool, **settings: object) -> 
     table(["inland", "coast"], 2, classes=classes).to_csv(new, index=False)
     given = {"data": old, "data.client": "site", "data.target": "outcome", "method": method, "rounds": 3}
     given |= {"out": folder / "run", **settings}
-    return start_or_continue(resolve(read_settings([f"{key}={value}" for key, value in given.items()])))
+    return idiolect.run(given)
 
 
 @pytest.mark.parametrize("method", [m.name for m in METHODS])
 def test_every_method_has_a_model_for_newcomers(method: str, tmp_path: Path) -> None:
     run = trained(tmp_path, method, classes=True)
-    metrics = personalize(run, [f"data={tmp_path / 'new.csv'}", "steps=4"])
+    metrics = idiolect.personalize(run, data=tmp_path / "new.csv", steps=4).metrics
     assert set(metrics.client) == {"inland", "coast"}
     assert np.isfinite(metrics["value"]).all()
     judged = run.summary()["judged_by"]
@@ -55,7 +54,8 @@ def test_every_method_has_a_model_for_newcomers(method: str, tmp_path: Path) -> 
 
 def test_fedavgs_newcomer_takes_gradient_steps_from_the_shared_model(tmp_path: Path) -> None:
     run = trained(tmp_path, "fedavg", classes=False, batch_size="all", lr=0.1, dtype="float64")
-    personalize(run, [f"data={tmp_path / 'new.csv'}", "steps=7", f"out={tmp_path / 'models'}"])
+    newcomers = idiolect.personalize(run, data=tmp_path / "new.csv", steps=7, out=tmp_path / "models")
+    assert newcomers.folder == tmp_path / "models"
     simulation = reported_simulation(run)
     fitted = simulation.federation.preprocessing
     assert fitted is not None
@@ -105,7 +105,7 @@ def test_mistakes_are_told_in_one_sentence(arguments: list[str], message: str, t
     other.to_csv(tmp_path / "other.csv", index=False)
     given = [a.replace("data=", f"data={tmp_path}/") if a.startswith("data=") else a for a in arguments]
     with pytest.raises(UserError, match=message) as caught:
-        personalize(run, given)
+        idiolect.personalize(run, *given)
     assert "\n" not in str(caught.value)
 
 
@@ -234,7 +234,7 @@ def test_past_rounds_have_as_many_steps_as_they_had(
     steps: int | None, given: dict[str, object], round_steps: int, tmp_path: Path
 ) -> None:
     """A schedule that counts steps goes on where the run ended, however long newcomers train."""
-    schedule = f"{{name: inverse_time, initial: {RATE}, decay: {DECAY}}}"
+    schedule = {"name": "inverse_time", "initial": RATE, "decay": DECAY}
     problem = Regression(tmp_path, "fedavg", FEW, steps=steps, rows=60, lr=schedule, **given)
     own_steps = steps or (9 if "local_epochs" in given else 5)
     batches = problem.newcomers.engine.setting.batches

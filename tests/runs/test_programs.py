@@ -8,13 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import idiolect
 from idiolect.core.objective import Mixture
 from idiolect.errors import UserError
-from idiolect.runs.config import resolve
 from idiolect.runs.folder import RunFolder
+from idiolect.runs.lifecycle import reported_simulation
 from idiolect.runs.programs import export_program, write_program
-from idiolect.runs.settings import read_settings
-from idiolect.runs.train import reported_simulation, start_or_continue
 
 ROWS = (1, 2, 7)  # the file takes any number of rows; it was made with two
 
@@ -32,7 +31,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """APFL whose personal model mixes the outputs of two models."""
     settings = ["method=apfl", "method.mixture_of=outputs", "data=vowels", "rounds=2", "engine=sequential"]
     out = tmp_path_factory.mktemp("programs") / "run"
-    return start_or_continue(resolve(read_settings([*settings, f"out={out}"])))
+    return idiolect.run(*settings, out=out)
 
 
 @pytest.mark.parametrize("name", ["model.pt2", "model.onnx"])

@@ -14,12 +14,10 @@ from typer.testing import CliRunner
 import idiolect
 from idiolect.cli import app
 from idiolect.evaluation.summary import means
-from idiolect.runs.compare import open_runs, plan_comparison, run_comparison, tabulate
-from idiolect.runs.config import resolve
+from idiolect.runs.client_model import export_model, load_model
+from idiolect.runs.comparison import tabulate
 from idiolect.runs.folder import RunFolder
-from idiolect.runs.personal import export_model, load_model
-from idiolect.runs.settings import read_settings
-from idiolect.runs.train import reported_simulation, start_or_continue
+from idiolect.runs.lifecycle import reported_simulation, start_or_continue
 
 QUICK = ("data=vowels", "rounds=6", "method.local_steps=2", "evaluation.every=2", "engine=sequential")
 
@@ -27,7 +25,7 @@ QUICK = ("data=vowels", "rounds=6", "method.local_steps=2", "evaluation.every=2"
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     out = tmp_path_factory.mktemp("runs") / "apfl"
-    return start_or_continue(resolve(read_settings(["method=apfl", *QUICK, f"out={out}"])))
+    return idiolect.run("method=apfl", *QUICK, out=out)
 
 
 def test_metrics_are_one_long_table_that_other_tools_read(run: RunFolder) -> None:
@@ -84,7 +82,7 @@ def test_the_same_configuration_is_the_same_run(run: RunFolder) -> None:
 @pytest.mark.parametrize("mixture", ["parameters", "outputs"])
 def test_an_exported_model_predicts_as_in_the_run(mixture: str, tmp_path: Path) -> None:
     settings = ["method=apfl", f"method.mixture_of={mixture}", *QUICK, f"out={tmp_path / 'run'}"]
-    finished = start_or_continue(resolve(read_settings(settings)))
+    finished = idiolect.run(*settings)
     personal = load_model(export_model(finished, "speaker-04", tmp_path / "model"))
     simulation = reported_simulation(finished)
     inputs = simulation.federation.inputs[:20]
@@ -101,7 +99,7 @@ def test_an_exported_regression_predicts_in_the_targets_units(tmp_path: Path) ->
     table.to_csv(tmp_path / "prices.csv", index=False)
     settings = ["method=fedavg", f"data={tmp_path}/prices.csv", "data.client=site", "data.target=price"]
     settings += ["rounds=30", "lr=0.5", "engine=sequential", "evaluation.every=30", f"out={tmp_path}/run"]
-    finished = start_or_continue(resolve(read_settings(settings)))
+    finished = idiolect.run(*settings)
     assert finished.summary()["metric"] == "rmse"
     model = load_model(export_model(finished, "b", tmp_path / "model"))
     np.testing.assert_allclose(model.predict(pd.DataFrame({"x": [0.0, 1.0]})), [1000, 1050], rtol=1e-3)
@@ -109,12 +107,11 @@ def test_an_exported_regression_predicts_in_the_targets_units(tmp_path: Path) ->
 
 def test_a_comparison_gives_all_methods_the_same_start_and_rows(tmp_path: Path) -> None:
     settings = ["methods=local,fedavg,apfl", "seeds=2", "apfl.mixing=0.25", *QUICK, f"out={tmp_path / 'out'}"]
-    comparison = plan_comparison(read_settings(settings))
-    assert [(c.method["name"], c.seed) for c in comparison.configs] == [
+    comparison = idiolect.compare(*settings)
+    table, runs = comparison.table, comparison.runs
+    assert [(run.config.method["name"], run.config.seed) for run in runs] == [
         (method, seed) for method in ("local", "fedavg", "apfl") for seed in (0, 1)
     ]
-    table = run_comparison(comparison, lambda config: [])
-    runs = open_runs(comparison.folder)
     assert runs[-1].config.method["mixing"] == 0.25
     first = [run.metrics().query("round == 0 and metric == 'loss'") for run in runs if run.config.seed == 1]
     losses = [frame.groupby(["part", "client"])["value"].first() for frame in first]
@@ -130,16 +127,15 @@ def test_a_comparison_gives_all_methods_the_same_start_and_rows(tmp_path: Path) 
     ]
     assert by_model.loc[("local", "personal"), "mean"] == pytest.approx(np.mean(seeds))
     assert by_model.loc[("local", "personal"), "std_over_seeds"] == pytest.approx(np.std(seeds, ddof=1))
-    pd.testing.assert_frame_equal(tabulate(runs), pd.read_parquet(comparison.folder / "table.parquet"))
+    pd.testing.assert_frame_equal(table, pd.read_parquet(comparison.path / "table.parquet"))
 
 
 def test_another_comparison_in_the_same_folder_is_refused_and_harms_nothing(tmp_path: Path) -> None:
     settings = ["methods=local", *QUICK, f"out={tmp_path / 'out'}"]
-    run_comparison(plan_comparison(read_settings(settings)), lambda config: [])
+    idiolect.compare(*settings)
     before = (tmp_path / "out" / "comparison.json").read_bytes()
-    other = plan_comparison(read_settings([*settings, "methods=fedavg,local", "rounds=3"]))
     with pytest.raises(idiolect.UserError, match="holds another run"):
-        run_comparison(other, lambda config: [])
+        idiolect.compare(*settings, "methods=fedavg,local", "rounds=3")
     assert (tmp_path / "out" / "comparison.json").read_bytes() == before
     assert not (tmp_path / "out" / "fedavg-seed0").exists()
 
@@ -154,13 +150,14 @@ def test_training_in_python_gives_the_numbers_of_the_run_folder(run: RunFolder) 
         engine="sequential",
     )
     pd.testing.assert_frame_equal(result.metrics, run.metrics())
+    pd.testing.assert_frame_equal(result.client_values, run.client_values())
     assert result.summary.loc["personal", "mean"] == run.summary()["kinds"]["personal"]["mean"]
     assert result.simulation.round == run.summary()["kinds"]["personal"]["round"]
 
 
 def test_a_run_that_diverges_is_told(tmp_path: Path) -> None:
     settings = ["method=fedavg", *QUICK, "model=mlp", "lr=1e8", "rounds=4", f"out={tmp_path / 'run'}"]
-    finished = start_or_continue(resolve(read_settings(settings)))
+    finished = idiolect.run(*settings)
     assert finished.summary()["diverged"] == ["global", "localized"]
     reported = finished.summary()["kinds"]["localized"]["round"]
     assert reported_simulation(finished).round == reported
@@ -174,7 +171,7 @@ def test_numbers_that_are_not_finite_are_null_in_json_and_nan_in_python(tmp_path
     table.to_csv(tmp_path / "table.csv", index=False)
     settings = ["method=fedavg", f"data={tmp_path}/table.csv", "data.client=site", "data.target=y", "lr=1e30"]
     settings += ["rounds=3", "evaluation.choose=last", "engine=sequential", f"out={tmp_path}/run"]
-    finished = start_or_continue(resolve(read_settings(settings)))
+    finished = idiolect.run(*settings)
     assert np.isnan(finished.summary()["kinds"]["global"]["mean"])
     assert np.isnan(tabulate([finished])["mean"]).all()
     shown = CliRunner().invoke(app, ["show", str(finished.path), "--json"]).stdout
@@ -193,7 +190,7 @@ def test_trackers_get_the_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     mlflow.set_tracking_uri((tmp_path / "mlruns").as_uri())
     out = f"out={tmp_path / 'run'}"
     settings = ["method=fedavg", *QUICK, "trackers=tensorboard,mlflow", out]
-    finished = start_or_continue(resolve(read_settings(settings)))
+    finished = idiolect.run(*settings)
     expected = means(finished.metrics(), "global", "test", "accuracy")
     events = event_accumulator.EventAccumulator(str(finished.path / "tensorboard")).Reload()
     logged = {event.step: event.value for event in events.Scalars("global/test/accuracy")}
@@ -204,7 +201,7 @@ def test_trackers_get_the_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_traffic_by_client_and_named_part_adds_up_to_the_rounds(tmp_path: Path) -> None:
     settings = ["method=efl", *QUICK, "participation.rate=0.4", f"out={tmp_path / 'efl'}"]
-    run = start_or_continue(resolve(read_settings(settings)))
+    run = idiolect.run(*settings)
     traffic, rounds = run.traffic(), run.rounds().set_index("round")
     assert set(traffic.part) >= {"delta", "fisher"}
     for direction in ("down", "up", "brief"):
@@ -217,7 +214,7 @@ def test_traffic_by_client_and_named_part_adds_up_to_the_rounds(tmp_path: Path) 
 
 def test_a_codec_shrinks_what_clients_send(tmp_path: Path) -> None:
     settings = ["method=fedavg", *QUICK, "codec.up=ternary", "codec.keep=0.3", f"out={tmp_path / 'run'}"]
-    rounds = start_or_continue(resolve(read_settings(settings))).rounds()
+    rounds = idiolect.run(*settings).rounds()
     dense = 32 * (10 * 11 + 11) * 15
     assert (rounds.down_bits[1:] == dense).all()
     assert (rounds.up_bits < dense / 10).all()  # 1.19 bits and a sign's share instead of 32 for each entry
@@ -231,9 +228,9 @@ def test_groups_that_are_found_are_compared_with_true_ones(tmp_path: Path) -> No
         "rounds=2",
         f"out={tmp_path / 'run'}",
     ]
-    diagnostics = start_or_continue(resolve(read_settings(settings))).diagnostics()
+    diagnostics = idiolect.run(*settings).diagnostics()
     index = diagnostics[diagnostics.name == "adjusted_rand_index"]
     assert index["round"].tolist() == [1, 2]
     assert index.value.between(-1, 1).all()
-    vowels = start_or_continue(resolve(read_settings(["method=pfedkm", *QUICK, f"out={tmp_path / 'v'}"])))
+    vowels = idiolect.run("method=pfedkm", *QUICK, out=tmp_path / "v")
     assert "adjusted_rand_index" not in set(vowels.diagnostics().name)

@@ -10,8 +10,8 @@ import torch
 
 from idiolect.core import tree
 from idiolect.data.tables import from_frame
-from idiolect.runs.build import build_simulation, place_states
 from idiolect.runs.config import resolve
+from idiolect.runs.setup import build_simulation, place_states
 from idiolect.silo.requests import Unreachable
 from idiolect.silo.serve_settings import ServeSettings, serve_settings
 from idiolect.silo.served_run import ServedRun

@@ -1,7 +1,11 @@
 """Keys, commands and off-line use: what they make, and what they refuse in one sentence."""
 
 import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import onnxruntime
@@ -10,9 +14,10 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import idiolect
 from idiolect.cli import app
 from idiolect.errors import UserError
-from idiolect.runs.settings import write_settings
+from idiolect.runs.settings import read_settings, write_settings
 from idiolect.silo.coordinator import coordinate
 from idiolect.silo.serve_settings import serve_settings
 from idiolect.silo.served_run import ServedRun
@@ -139,13 +144,66 @@ def test_a_silo_predicts_and_exports_off_line(tmp_path: Path) -> None:
         )
 
 
+@pytest.fixture
+def loopback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower's place is taken by silos in this process; a silo is interrupted as soon as it has joined."""
+
+    @contextmanager
+    def direct_link(*_: object) -> Iterator[Direct]:
+        yield Direct(silos_in(tmp_path / "state"))
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for name, content in (
+        ("superlink", {"flower_link": direct_link}),
+        ("supernode", {"run_silo": interrupted}),
+    ):
+        monkeypatch.setitem(sys.modules, f"idiolect.silo.{name}", SimpleNamespace(**content))
+    monkeypatch.setattr("idiolect.silo.deployment._require_flower", lambda: None)
+
+
+@pytest.mark.usefixtures("loopback")
+def test_a_run_is_served_in_python_as_by_the_command(tmp_path: Path) -> None:
+    settings = config({"name": "fedavg", "local_steps": 2}, rounds=2)
+    agreed = deployed(settings, tmp_path)
+    words = {**settings, "silos": list(agreed.silos), "schema": "schema.json"}
+    (tmp_path / "my.yaml").write_text(write_settings(words))
+    here = {"insecure": True, "listen": "127.0.0.1:9092"}
+    served = idiolect.serve(tmp_path / "my.yaml", rounds=1, out=tmp_path / "python", **here)
+    assert served.finished
+    assert served.config.rounds == 1
+    assert "finished after round 1" in (tmp_path / "python" / "log.txt").read_text()
+    assert (tmp_path / "python" / "report.html").is_file()
+    assert idiolect.serve(resume=tmp_path / "python", **here).path == served.path  # is finished already
+    arguments = ["serve", str(tmp_path / "my.yaml"), "rounds=1", "--out", str(tmp_path / "words")]
+    code, text = run(*arguments, "--insecure", "--listen", here["listen"])
+    assert (code, f"run: {tmp_path / 'words'}" in text) == (0, True)
+    ours, theirs = (pd.read_parquet(tmp_path / name / "metrics.parquet") for name in ("python", "words"))
+    pd.testing.assert_frame_equal(ours, theirs)
+    with pytest.raises(UserError, match="--resume takes the settings of the run"):
+        idiolect.serve(resume=tmp_path / "python", rounds=3, **here)
+
+
+@pytest.mark.usefixtures("loopback")
+def test_a_silo_joins_until_it_is_interrupted(tmp_path: Path) -> None:
+    own_rows("west").to_csv(tmp_path / "my.csv", index=False)
+    where = {"server": "127.0.0.1:9092", "name": "west", "state": str(tmp_path / "kept")}
+    with pytest.raises(KeyboardInterrupt):
+        idiolect.join(data=tmp_path / "my.csv", ignore=["ward"], insecure=True, **where)
+    options = [word for name, value in where.items() for word in (f"--{name}", value)]
+    code, text = run("join", *options, "--data", str(tmp_path / "my.csv"), "--ignore", "ward", "--insecure")
+    assert (code, "west has left" in text) == (0, True)
+    assert (tmp_path / "kept" / "west" / "log.txt").is_file()
+    with pytest.raises(UserError, match="town"):
+        idiolect.join(data=tmp_path / "my.csv", ignore=["town"], insecure=True, **where)
+
+
 def test_the_yaml_of_a_coordinator_is_that_of_a_run(tmp_path: Path) -> None:
     """`idiolect serve` reads the same sections as `idiolect run`, with silos and schema in place of data."""
-    from idiolect.silo.serve_settings import read_serve_settings
-
     (tmp_path / "my.yaml").write_text(
         write_settings({"method": "apfl", "silos": ["a", "b"], "schema": SCHEMA, "rounds": 7, "lr": 0.3})
     )
-    settings = read_serve_settings([str(tmp_path / "my.yaml"), "rounds=9"], tmp_path)
+    settings = serve_settings(read_settings([tmp_path / "my.yaml", "rounds=9"]), tmp_path)
     assert settings.config.rounds == 9
     assert settings.config.method["learning_rate"] == {"name": "constant", "initial": 0.3}

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from idiolect.core import tree
 from idiolect.core.cohort import Cohort
-from idiolect.core.exchange import Info, Site
+from idiolect.core.exchange import Exchange, Info, Site
 from idiolect.core.hyper import STRICT
 from idiolect.core.objective import Batch
+from idiolect.core.transport import Transport
 from idiolect.core.tree import Params
 from idiolect.engines import build
 from idiolect.engines.base import Outcome
@@ -152,6 +153,11 @@ class ForgetsTheMask(FedAvg):
 class RoundsOnTheWay(FedAvg):
     """Sends half precision between machines, but hands over full precision within one."""
 
+    def transport(self, exchange: Exchange) -> Transport:
+        return HalfPrecision(exchange)
+
+
+class HalfPrecision(Transport):
     def send_up(self, upload: Up) -> Up:
         return Up(tree.map_tree(torch.Tensor.half, upload.w))
 
@@ -215,8 +221,8 @@ def test_an_engine_that_is_wrong_with_one_kind_of_layer_is_found(
     layer: type[nn.Module], model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class WrongWithOneLayer(Vectorised):
-        def run(self, *arguments: Any) -> Outcome:
-            outcome = super().run(*arguments)
+        def carry_out(self, *arguments: Any) -> Outcome:
+            outcome = super().carry_out(*arguments)
             if not any(isinstance(part, layer) for part in self.setting.objective.module.modules()):
                 return outcome
             return outcome._replace(replies=tree.scale(outcome.replies, 1 + 1e-6))

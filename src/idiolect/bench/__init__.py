@@ -1,6 +1,6 @@
 """Speed: the vectorised engine against a plain loop, methods against FedAvg, many clients against few."""
 
-from idiolect.bench.render import render
-from idiolect.bench.run import run_bench
+from idiolect.bench.display import render
+from idiolect.bench.suite import benchmark
 
-__all__ = ["render", "run_bench"]
+__all__ = ["benchmark", "render"]

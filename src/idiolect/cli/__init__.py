@@ -1,10 +1,6 @@
-"""The command line: `idiolect methods | datasets | data | run | compare | resume | show | ...`."""
+"""The command line: each file is the command of its name, which calls the function of its name and prints."""
 
-from idiolect.cli import looking, reporting, running, using  # noqa: F401  (they add their commands)
 from idiolect.cli.app import app
-from idiolect.silo.commands import register
-
-register(app)
 
 
 def main() -> None:

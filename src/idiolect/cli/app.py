@@ -1,7 +1,24 @@
-"""The application that the commands join."""
+"""The application: its commands, in the order in which the help lists them."""
 
 import typer
 
+from idiolect.cli import (
+    bench,
+    compare,
+    data,
+    datasets,
+    export,
+    join,
+    methods,
+    personalize,
+    predict,
+    report,
+    resume,
+    run,
+    serve,
+    show,
+    silo,
+)
 from idiolect.cli.console import Commands
 
 app = typer.Typer(
@@ -13,3 +30,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+for command in (
+    methods.methods,
+    datasets.datasets,
+    data.data,
+    run.run,
+    compare.compare,
+    resume.resume,
+    show.show,
+    report.report,
+    export.export,
+    predict.predict,
+    personalize.personalize,
+    bench.bench,
+    serve.serve,
+    join.join,
+):
+    app.command()(command)
+app.add_typer(silo.silo, name="silo")

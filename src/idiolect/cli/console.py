@@ -1,7 +1,10 @@
-"""What commands share: errors as one line, tables, progress on terminals."""
+"""What commands share: errors as one line, tables, progress on terminals, the log on the screen."""
 
+import logging
 import sys
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import typer
@@ -12,6 +15,9 @@ from typer.core import TyperGroup
 
 from idiolect.errors import UserError
 from idiolect.strict_json import to_json
+
+if TYPE_CHECKING:
+    from idiolect.runs.config import RunConfig
 
 USER_MISTAKE = 2
 INTERRUPTED = 130
@@ -53,6 +59,18 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
+@contextmanager
+def log_to_screen(handler: logging.Handler) -> Iterator[None]:
+    """Show the lines of the log as long as the block lasts."""
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    logger = logging.getLogger("idiolect")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
 class ProgressBar:
     """Rounds played, with an estimate of the time left; silent where nobody looks."""
 
@@ -66,9 +84,10 @@ class ProgressBar:
     def __exit__(self, *_: object) -> None:
         self.progress.stop()
 
-    def watch(self, description: str, rounds: int) -> "RoundBar":
+    def watch(self, config: "RunConfig") -> "list[RoundBar]":
         """A bar for one run."""
-        return RoundBar(self.progress, self.progress.add_task(description, total=rounds))
+        description = f"{config.method_name} seed {config.seed}"
+        return [RoundBar(self.progress, self.progress.add_task(description, total=config.rounds))]
 
 
 class RoundBar:

@@ -3,9 +3,13 @@
     up:     client i sends C(R_i + (w_i - ŵ)) and keeps what was left out as R_i
     down:   the server holds w, all clients hold ŵ; after a round it sends C(w - ŵ), which moves ŵ
 
-Here ŵ is the model as clients hold it, and w - ŵ is the server's residual: what it has not yet told. The
+Here ŵ is the model as clients hold it, and R = w - ŵ is the server's residual: what it has not yet told. The
 server takes client i's upload for w plus what i sent, so that nothing is ever lost: with w the sum of
-everything received, ŵ + residual = w always, and Σ sent + R_i = Σ (w_i - ŵ) for each client.
+everything received, ŵ + R = w always, and Σ sent + R_i = Σ (w_i - ŵ) for each client.
+
+Where uploads are changes already (`changes_of`) the server absorbs them into R instead of w, which moves both
+alike, and R is what is sent next: as a difference of two models R would have their rounding, and with it
+entries that are equal, of which ternary messages are full, would no longer be.
 
 A method takes part through what its exchanges declare (`relative_to`, `changes_of`); fields of messages that
 are not changes of a model travel as they are. How they travel is in `idiolect.codecs.transport`.
@@ -35,6 +39,7 @@ class Server(NamedTuple):
 
     inner: ServerState
     broadcasts: dict[str, Broadcast]
+    untold: dict[str, Params]  # R, of the fields whose changes are uploaded
     key: Tensor
     changes: Tensor  # how often the server has sent changes
 
@@ -61,12 +66,14 @@ class Compressed(MethodAround):
         inner = self.method.server_init(params, population, key)
         exchanges = self.method.exchanges(inner)
         self._refuse_what_makes_no_sense(exchanges)
-        broadcasts = {}
+        broadcasts, untold = {}, {}
         if self.down.codec is not None:
             message = _one_down(exchanges[0], inner)
             sources = sources_of(exchanges[0]).values()
             broadcasts = {name: Broadcast.begin(getattr(message, name), population) for name in sources}
-        return Server(inner, broadcasts, rng.fold(key, rng.key(0, "codec")), torch.tensor(0))
+            changed = [name for name in exchanges[0].changes_of.values() if name in inner._fields]
+            untold = {name: tree.zeros_like(broadcasts[name].model) for name in changed}
+        return Server(inner, broadcasts, untold, rng.fold(key, rng.key(0, "codec")), torch.tensor(0))
 
     def client_init(self, server: Server, client_id: Tensor) -> Client:
         """Nothing has been left out yet."""
@@ -153,18 +160,24 @@ class CompressedExchange(ExchangeAround):
 
     def absorb(self, server: Server, replies: Message, cohort: Cohort) -> tuple[Server, Info]:
         """Let the exchange absorb its own models plus what was sent; then tell the clients of the change."""
-        inner, info = self.inner.absorb(server.inner, self._with_models(server, replies, cohort), cohort)
+        replies = self._with_models(server, replies, cohort)
+        inner, info = self.inner.absorb(server.inner._replace(**server.untold), replies, cohort)
         if not server.broadcasts:
             return server._replace(inner=inner), info
         message = _one_down(self.inner, inner)
-        broadcasts, info = {}, dict(info)
+        broadcasts, untold, info = {}, {}, dict(info)
         for index, (name, broadcast) in enumerate(server.broadcasts.items()):
-            untold = tree.subtract(getattr(message, name), broadcast.model)
+            change = getattr(message, name)
+            if name not in server.untold:
+                change = tree.subtract(change, broadcast.model)
             key = rng.fold(server.key, server.changes, index)
-            sent, residual = self.down_channel.send(tree.zeros_like(untold), untold, key)
+            sent, rest = self.down_channel.send(tree.zeros_like(change), change, key)
             broadcasts[name] = broadcast.confirmed(cohort.ids).moved(sent, self.down_channel)
-            info[f"untold_{name}"] = tree.squared_norm(residual).sqrt()
-        return Server(inner, broadcasts, server.key, server.changes + 1), info
+            info[f"untold_{name}"] = tree.squared_norm(rest).sqrt()
+            if name in server.untold:
+                untold[name] = rest
+                inner = inner._replace(**{name: tree.add(broadcasts[name].model, rest)})
+        return Server(inner, broadcasts, untold, server.key, server.changes + 1), info
 
     def _with_models(self, server: Server, replies: Message, cohort: Cohort) -> Message:
         """Replies in the exchange's own terms: for `relative_to` fields, its model plus what was sent."""

@@ -7,6 +7,7 @@ from idiolect.core import rng, tree
 from idiolect.core.autodiff import gradient
 from idiolect.core.cohort import Cohort, Population
 from idiolect.core.exchange import (
+    Batches,
     ClientState,
     Epochs,
     Exchange,
@@ -18,8 +19,9 @@ from idiolect.core.exchange import (
     Work,
 )
 from idiolect.core.hyper import STRICT, hyper
+from idiolect.core.messages import Nothing, SharedModel
 from idiolect.core.method import Method, PredictorKind
-from idiolect.core.newcomer import FineTuning, Newcomer, Nothing, TrainedNewcomer
+from idiolect.core.newcomer import FineTuning, Newcomer, TrainedNewcomer
 from idiolect.core.objective import Batch, Mixture, Objective, Predictor
 from idiolect.core.observed import StepAverage
 from idiolect.core.optimizer import Optimizer
@@ -28,11 +30,12 @@ from idiolect.core.schedule import Clock, Constant, Schedule
 from idiolect.core.task import Task
 from idiolect.core.transport import OwnCodec, Scope, Transport
 from idiolect.core.tree import Params
-from idiolect.core.weighting import Weighting, reply_weights
+from idiolect.core.weighting import Weighting, plain_mean, reply_weights
 
 __all__ = [
     "STRICT",
     "Batch",
+    "Batches",
     "ClientState",
     "Clock",
     "Cohort",
@@ -57,6 +60,7 @@ __all__ = [
     "Schedule",
     "Scope",
     "ServerState",
+    "SharedModel",
     "Site",
     "StepAverage",
     "Task",
@@ -68,6 +72,7 @@ __all__ = [
     "hyper",
     "onto_ball",
     "onto_simplex",
+    "plain_mean",
     "reply_weights",
     "rng",
     "tree",

@@ -19,6 +19,7 @@ ServerState = Any
 ClientState = Any
 Work = Any  # what a client changes from local step to local step
 Message = Any
+Batches = tuple[Batch, ...]
 Info = dict[str, Tensor]  # diagnostics of one round: logged, never needed by the next step
 
 
@@ -74,7 +75,8 @@ class Exchange(ABC):
     # Fields of the upload that are a changed copy of a field of the downlink: {"w": "w"}.
     # Codecs send the difference of such a pair.
     relative_to: ClassVar[Mapping[str, str]] = {}
-    # Fields of the upload that are such a difference already: {"delta": "w"}. Codecs send them as they are.
+    # Fields of the upload that are such a difference already: {"delta": "w"}. Codecs send them as they are;
+    # the server's field of that name moves with them: from w + c, `absorb` leads c further than from w.
     changes_of: ClassVar[Mapping[str, str]] = {}
 
     def ask(self, server: ServerState, cohort: Cohort, key: Tensor) -> Cohort:
@@ -89,9 +91,7 @@ class Exchange(ABC):
     def begin(self, client: ClientState, down: Message, site: Site) -> Work:
         """What the client starts its local steps with."""
 
-    def step(
-        self, work: Work, client: ClientState, down: Message, batches: tuple[Batch, ...], site: Site
-    ) -> Work:
+    def step(self, work: Work, client: ClientState, down: Message, batches: Batches, site: Site) -> Work:
         """One local step on `batches_per_step` fresh batches."""
         return work
 

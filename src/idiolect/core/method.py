@@ -61,9 +61,13 @@ class Method(ABC):
         """The server after a round, whether or not anybody replied (to advance a counter or an epoch)."""
         return server
 
-    @abstractmethod
     def brief(self, server: ServerState, ids: Tensor) -> Message:
-        """What clients need to predict: one for all, or, if `personal_brief`, stacked, one for each id."""
+        """What clients need to predict: one for all, or, if `personal_brief`, stacked, one for each id.
+
+        Here the message of a round, for a method that is an exchange.
+        """
+        assert isinstance(self, Exchange), f"{type(self).__name__} must say what clients need to predict"
+        return self.down(server, ids)
 
     def adapt(self, client: ClientState, brief: Message, site: Site) -> ClientState:
         """The client as it predicts, for a method that `adapts`; `site.all_rows` are its training rows.

@@ -5,7 +5,7 @@ trains, it does so alone, once, and sends nothing.
 """
 
 from abc import ABC
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic.dataclasses import dataclass
 from torch import Tensor
@@ -14,20 +14,11 @@ from idiolect.core import tree
 from idiolect.core.cohort import Cohort, Population
 from idiolect.core.exchange import ClientState, Exchange, Info, LocalWork, Message, ServerState, Site, Work
 from idiolect.core.hyper import STRICT
+from idiolect.core.messages import Nothing, SharedModel
 from idiolect.core.method import Method, PredictorKind
 from idiolect.core.objective import Batch, Predictor
 from idiolect.core.schedule import Schedule
 from idiolect.core.tree import Params
-
-
-class Nothing(NamedTuple):
-    """A message without content."""
-
-
-class SharedModel(NamedTuple):
-    """The model that the server has for all."""
-
-    w: Params
 
 
 class Newcomer(Method, ABC):

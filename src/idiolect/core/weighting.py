@@ -18,3 +18,8 @@ def reply_weights(cohort: Cohort, weighting: Weighting) -> Tensor:
     if cohort.multiplicity is not None:
         counts = counts * cohort.multiplicity
     return counts / counts.sum()
+
+
+def plain_mean(cohort: Cohort) -> Tensor:
+    """1/m for each of m replies, however often a client was drawn: so corrections sum to zero."""
+    return torch.full((len(cohort),), 1 / len(cohort), dtype=torch.float64)

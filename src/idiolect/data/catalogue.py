@@ -48,11 +48,6 @@ CATALOGUE: Catalogue[Callable[..., Federation]] = Catalogue(
 )
 
 
-def names() -> dict[str, str]:
-    """Every known data set with one line about it."""
-    return {name: summary(loader) for name, loader in LOADERS.items()}
-
-
 def summary(loader: Callable[..., Federation]) -> str:
     """The line that a loader has about its data."""
     return (inspect.getdoc(loader) or "").partition("\n")[0]

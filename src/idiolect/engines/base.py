@@ -18,7 +18,7 @@ from idiolect.engines.batches import Batches
 from idiolect.engines.compiler.doubt import Doubt
 from idiolect.errors import UserError
 from idiolect.participation.sampling import Plan
-from idiolect.store.base import Store
+from idiolect.store.store import Store
 
 
 class Traffic:

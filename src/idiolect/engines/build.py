@@ -18,8 +18,8 @@ from idiolect.engines.base import LocalEngine, Setting
 from idiolect.engines.compiler.passes import PASSES
 from idiolect.engines.sequential import Sequential
 from idiolect.engines.vectorised import Vectorised
-from idiolect.store.base import Store
 from idiolect.store.memory import MemoryStore
+from idiolect.store.store import Store
 
 EngineName = Literal["vectorised", "sequential", "ray"]
 

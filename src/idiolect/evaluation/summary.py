@@ -1,6 +1,7 @@
 """Summaries over clients, the round that is reported, rounds to a target."""
 
-from typing import Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -95,6 +96,16 @@ def reported_values(metrics: pd.DataFrame, kind: str, metric: str, round_number:
         & (metrics.part == reported_part(metrics))
     ]
     return chosen.set_index("client")["value"]
+
+
+def client_values(metrics: pd.DataFrame, summary: Mapping[str, Any]) -> pd.DataFrame:
+    """The values that a summary is over: a row for each client, a column for each model kind."""
+    return pd.DataFrame(
+        {
+            kind: reported_values(metrics, kind, summary["metric"], numbers["round"])
+            for kind, numbers in summary["kinds"].items()
+        }
+    )
 
 
 def rounds_to_target(means: "pd.Series[float]", target: float, metric: Metric) -> int | None:

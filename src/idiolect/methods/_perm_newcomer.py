@@ -15,7 +15,7 @@ from torch import Tensor
 
 from idiolect.core import (
     STRICT,
-    Batch,
+    Batches,
     LocalWork,
     Method,
     Params,
@@ -97,7 +97,7 @@ class PERMNewcomer(TrainedNewcomer):
         share = weights[0].to(tree.scalar_of(down.w).dtype)
         return Work(tree.add(tree.scale(down.w, share), helpers), share / weights.max().to(share.dtype))
 
-    def step(self, work: Work, client: Client, down: Down, batches: tuple[Batch, ...], site: Site) -> Work:
+    def step(self, work: Work, client: Client, down: Down, batches: Batches, site: Site) -> Work:
         """v <- v - η (α_self / max α) ∇f(v; ξ)."""
         rate = site.rate(self.learning_rate) * work.factor
         return work._replace(v=tree.step(work.v, rate, site.objective.gradient(work.v, batches[0])))

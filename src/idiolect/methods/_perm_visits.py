@@ -9,7 +9,7 @@ from torch.func import vmap
 
 from idiolect.core import (
     STRICT,
-    Batch,
+    Batches,
     ClientState,
     Cohort,
     Exchange,
@@ -74,9 +74,7 @@ class Visit(Exchange):
         """v_i."""
         return down.v
 
-    def step(
-        self, work: Params, client: ClientState, down: Down, batches: tuple[Batch, ...], site: Site
-    ) -> Params:
+    def step(self, work: Params, client: ClientState, down: Down, batches: Batches, site: Site) -> Params:
         """v <- v - η N α_i(c) ∇f_c(v; ξ), with the applied rate capped."""
         rate = site.rate(self.learning_rate) * down.factor
         if self.step_cap is not None:

@@ -15,7 +15,7 @@ from torch.func import vmap
 
 from idiolect.core import (
     STRICT,
-    Batch,
+    Batches,
     Cohort,
     Exchange,
     Info,
@@ -82,7 +82,7 @@ class SubmodelTraining(Exchange):
         """w_i <- m_i ⊙ w."""
         return down.w
 
-    def step(self, work: Params, client: Any, down: Down, batches: tuple[Batch, ...], site: Site) -> Params:
+    def step(self, work: Params, client: Any, down: Down, batches: Batches, site: Site) -> Params:
         """w_i <- w_i - rate * m_i ⊙ ∇f_i(w_i; batch)."""
         gradient = site.objective.gradient(work, batches[0])
         if not self.whole:

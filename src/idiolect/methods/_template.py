@@ -17,7 +17,7 @@ from torch import Tensor
 
 from idiolect.core import (
     STRICT,
-    Batch,
+    Batches,
     Cohort,
     Exchange,
     Info,
@@ -95,9 +95,7 @@ class Template(Method, Exchange):
         """<w_i <- w.>"""
         return down.w
 
-    def step(
-        self, work: Params, client: Client, down: Down, batches: tuple[Batch, ...], site: Site
-    ) -> Params:
+    def step(self, work: Params, client: Client, down: Down, batches: Batches, site: Site) -> Params:
         """<w_i <- w_i - η ∇f_i(w_i; ξ).>"""
         gradient = site.objective.gradient(work, batches[0])
         return tree.step(work, site.rate(self.learning_rate), gradient)
@@ -114,10 +112,6 @@ class Template(Method, Exchange):
     def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
         """<w <- mean of the w_i.> The second value is diagnostics for the log."""
         return Server(replies.w), {}
-
-    def brief(self, server: Server, ids: Tensor) -> Down:
-        """w."""
-        return Down(server.w)
 
     def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
         """Every model that the client can predict with, by kind, in the order of `kinds`."""

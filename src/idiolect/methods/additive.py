@@ -31,7 +31,7 @@ from torch import Tensor
 
 from idiolect.core import (
     STRICT,
-    Batch,
+    Batches,
     Clock,
     Cohort,
     Constant,
@@ -152,7 +152,7 @@ class Additive(Method, Exchange):
         """w_m <- w; θ_m as it was."""
         return Work(tree.add(down.w, client.theta), down.w)
 
-    def step(self, work: Work, client: Client, down: Down, batches: tuple[Batch, ...], site: Site) -> Work:
+    def step(self, work: Work, client: Client, down: Down, batches: Batches, site: Site) -> Work:
         """C1: both parts move along the one gradient at their sum, and so does the sum."""
         gradient = site.objective.gradient(work.v, batches[0])
         rate, own_rate = site.rate(self.learning_rate), site.rate(self._personal_rate)
@@ -169,10 +169,6 @@ class Additive(Method, Exchange):
     def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
         """w <- w + β mean(w_m - w)."""
         return Server(tree.advance(server.w, self._stable_outer_step, replies.delta)), {}
-
-    def brief(self, server: Server, ids: Tensor) -> Down:
-        """w."""
-        return Down(server.w)
 
     def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
         """w alone, the client's sum after its local steps, and the sum with the shared w."""

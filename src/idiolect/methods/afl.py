@@ -19,7 +19,7 @@ from torch import Tensor
 
 from idiolect.core import (
     STRICT,
-    Batch,
+    Batches,
     Clock,
     Cohort,
     Exchange,
@@ -95,7 +95,7 @@ class AFL(Method, Exchange):
         """w_i <- w."""
         return Up(down.w, torch.zeros_like(tree.scalar_of(down.w)))
 
-    def step(self, work: Up, client: Client, down: Down, batches: tuple[Batch, ...], site: Site) -> Up:
+    def step(self, work: Up, client: Client, down: Down, batches: Batches, site: Site) -> Up:
         """w_i <- w - γ_w ∇f_i(w; ξ), and f_i(w; ξ)."""
         gradient = site.objective.gradient(work.w, batches[0])
         loss = site.objective.loss(work.w, batches[0])
@@ -107,21 +107,18 @@ class AFL(Method, Exchange):
 
     def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
         """Descent in w, by Σ p_i (w_i - w) = Σ p_i w_i - (Σ p_i) w with p_i = q_i / π_i; ascent in q."""
-        weights = server.shares[cohort.ids] / cohort.inclusion
+        draws = 1.0 if cohort.multiplicity is None else cohort.multiplicity
+        weights = server.shares[cohort.ids] * draws / cohort.inclusion
         w = tree.add(tree.scale(server.w, 1 - weights.sum()), tree.weighted_sum(replies.w, weights))
         rate = self.shares_rate(Clock(int(server.round), 0, self.local_steps))
         slope = torch.zeros_like(server.shares)
-        slope[cohort.ids] = rate * replies.loss.double() / cohort.inclusion
+        slope[cohort.ids] = rate * replies.loss.double() * draws / cohort.inclusion
         shares = ascend(server.shares, slope, cohort.population)
         return server._replace(w=w, shares=shares), {"shares": shares, "worst_loss": replies.loss.max()}
 
     def end_round(self, server: Server) -> Server:
         """The clock of the shares' step size."""
         return server._replace(round=server.round + 1)
-
-    def brief(self, server: Server, ids: Tensor) -> Down:
-        """w."""
-        return Down(server.w)
 
     def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
         """The shared model, and the client's last copy of it."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from idiolect.core import (
     STRICT,
-    Batch,
+    Batches,
     Cohort,
     Exchange,
     Info,
@@ -106,7 +106,7 @@ class AgnosticAPFL(Method, Exchange):
         """w_i <- w; v and α as they were."""
         return Work(self.mixture.begin(client, apfl.Down(down.w), site), down.w)
 
-    def step(self, work: Work, client: Client, down: Down, batches: tuple[Batch, ...], site: Site) -> Work:
+    def step(self, work: Work, client: Client, down: Down, batches: Batches, site: Site) -> Work:
         """APFL's step, whose step of w_i is DRFA's; u_i follows w_i until t'."""
         moved = self.mixture.step(work.mixture, client, apfl.Down(down.w), batches, site)
         return Work(moved, tree.where(site.clock.step < down.snapshot_step, moved.w, work.snapshot))

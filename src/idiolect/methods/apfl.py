@@ -24,6 +24,7 @@ from torch import Tensor
 from idiolect.core import (
     STRICT,
     Batch,
+    Batches,
     Cohort,
     Exchange,
     Info,
@@ -143,9 +144,7 @@ class APFL(Method, Exchange):
         """C1: w <- the shared model; v and α as they were."""
         return client._replace(w=down.w)
 
-    def step(
-        self, work: Client, client: Client, down: Down, batches: tuple[Batch, ...], site: Site
-    ) -> Client:
+    def step(self, work: Client, client: Client, down: Down, batches: Batches, site: Site) -> Client:
         """C2."""
         batch, rate, objective = batches[0], site.rate(self.learning_rate), site.objective
         w = onto_ball(tree.step(work.w, rate, objective.gradient(work.w, batch)), self.ball_radius)
@@ -168,10 +167,6 @@ class APFL(Method, Exchange):
     def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
         """S3: w <- the mean of the clients' w."""
         return Server(replies.w), {}
-
-    def brief(self, server: Server, ids: Tensor) -> Down:
-        """w."""
-        return Down(server.w)
 
     def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
         """The shared model, the local copy, and α v + (1 - α) w."""
@@ -226,9 +221,7 @@ class APFLNewcomer(TrainedNewcomer):
     method: APFL
     local_steps: LocalWork
 
-    def step(
-        self, work: Client, client: Client, down: Down, batches: tuple[Batch, ...], site: Site
-    ) -> Client:
+    def step(self, work: Client, client: Client, down: Down, batches: Batches, site: Site) -> Client:
         """Eq. 7."""
         apfl = self.method
         slopes = apfl.mixed_gradients(site.objective, work.v, work.alpha, down.w, batches[0])

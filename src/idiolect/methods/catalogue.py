@@ -81,6 +81,9 @@ def _flaw(found: Any) -> str | None:
             f"the class {found.__name__} must be a dataclass of pydantic: "
             "@dataclass(frozen=True, kw_only=True, config=STRICT)"
         )
+    open_ended = [name for name, field in found.__pydantic_fields__.items() if field.is_required()]
+    if open_ended:
+        return f"its hyper-parameter {open_ended[0]} must have a default"
     return None
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from idiolect.core import (
     STRICT,
     Batch,
+    Batches,
     Cohort,
     Exchange,
     Info,
@@ -98,9 +99,7 @@ class Ditto(Method, Exchange):
         """w_i <- w; v_i as it was."""
         return Client(client.v, down.w)
 
-    def step(
-        self, work: Client, client: Client, down: Down, batches: tuple[Batch, ...], site: Site
-    ) -> Client:
+    def step(self, work: Client, client: Client, down: Down, batches: Batches, site: Site) -> Client:
         """Both models move, each along its own gradient on the same batch."""
         w = tree.step(work.w, site.rate(self.learning_rate), site.objective.gradient(work.w, batches[0]))
         return Client(self._personal_step(work.v, down.w, batches[0], site), w)
@@ -116,10 +115,6 @@ class Ditto(Method, Exchange):
     def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
         """w <- Σ a_i w_i."""
         return Server(replies.w), {}
-
-    def brief(self, server: Server, ids: Tensor) -> Down:
-        """w."""
-        return Down(server.w)
 
     def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
         """The shared model, the client's last local copy of it, and v_i."""
@@ -147,9 +142,7 @@ class DittoNewcomer(TrainedNewcomer):
         """v <- w."""
         return down.w
 
-    def step(
-        self, work: Params, client: Client, down: Down, batches: tuple[Batch, ...], site: Site
-    ) -> Params:
+    def step(self, work: Params, client: Client, down: Down, batches: Batches, site: Site) -> Params:
         """Only v moves."""
         return self.method._personal_step(work, down.w, batches[0], site)
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from idiolect.core import (
     STRICT,
-    Batch,
+    Batches,
     Clock,
     Cohort,
     Exchange,
@@ -116,7 +116,7 @@ class DRFA(Method, Exchange):
         """w_i <- w."""
         return Up(down.w, down.w)
 
-    def step(self, work: Up, client: Client, down: Down, batches: tuple[Batch, ...], site: Site) -> Up:
+    def step(self, work: Up, client: Client, down: Down, batches: Batches, site: Site) -> Up:
         """w_i <- w_i - γ_w ∇f_i(w_i; ξ)."""
         gradient = site.objective.gradient(work.w, batches[0])
         w = tree.step(work.w, site.rate(self.learning_rate), gradient)

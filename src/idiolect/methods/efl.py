@@ -24,6 +24,7 @@ from torch import Tensor
 from idiolect.core import (
     STRICT,
     Batch,
+    Batches,
     Cohort,
     Epochs,
     Exchange,
@@ -214,9 +215,7 @@ class Round(Exchange):
         """C1: x <- ω."""
         return down.w
 
-    def step(
-        self, work: Params, client: Client, down: Down, batches: tuple[Batch, ...], site: Site
-    ) -> Params:
+    def step(self, work: Params, client: Client, down: Down, batches: Batches, site: Site) -> Params:
         """C2."""
         return self.method.local_step(work, down, batches[0], site)
 
@@ -267,9 +266,7 @@ class EFLNewcomer(TrainedNewcomer):
         """x <- ω."""
         return down.w
 
-    def step(
-        self, work: Params, client: Client, down: Down, batches: tuple[Batch, ...], site: Site
-    ) -> Params:
+    def step(self, work: Params, client: Client, down: Down, batches: Batches, site: Site) -> Params:
         """C2."""
         return self.method.local_step(work, down, batches[0], site)
 

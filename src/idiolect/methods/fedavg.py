@@ -14,7 +14,7 @@ from torch import Tensor
 
 from idiolect.core import (
     STRICT,
-    Batch,
+    Batches,
     Cohort,
     Exchange,
     Info,
@@ -100,7 +100,7 @@ class FedAvg(Method, Exchange):
         """w_i <- w."""
         return Work(down.w, client.optimizer)
 
-    def step(self, work: Work, client: Client, down: Down, batches: tuple[Batch, ...], site: Site) -> Work:
+    def step(self, work: Work, client: Client, down: Down, batches: Batches, site: Site) -> Work:
         """w_i <- w_i - rate * grad f_i(w_i; batch)."""
         gradient = site.objective.gradient(work.w, batches[0])
         rate = site.rate(self.learning_rate)
@@ -123,10 +123,6 @@ class FedAvg(Method, Exchange):
         if self.incomplete == "drop" and not cohort.complete.any():
             return server, {}
         return Server(replies.w), {}
-
-    def brief(self, server: Server, ids: Tensor) -> Down:
-        """w."""
-        return Down(server.w)
 
     def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
         """The shared model, and the client's last local copy of it."""

@@ -16,12 +16,13 @@ from torch import Tensor
 
 from idiolect.core import (
     STRICT,
-    Batch,
+    Batches,
     Cohort,
     Exchange,
     Info,
     LocalWork,
     Method,
+    Nothing,
     Params,
     Population,
     Predictor,
@@ -29,7 +30,7 @@ from idiolect.core import (
     Schedule,
     Site,
     hyper,
-    reply_weights,
+    plain_mean,
     tree,
 )
 from idiolect.core.newcomer import FineTuning
@@ -115,7 +116,7 @@ class FedGATE(Method, Exchange):
         """w_i <- w."""
         return Work(down.w)
 
-    def step(self, work: Work, client: Client, down: Down, batches: tuple[Batch, ...], site: Site) -> Work:
+    def step(self, work: Work, client: Client, down: Down, batches: Batches, site: Site) -> Work:
         """w_i <- w_i - η (∇f_i(w_i; ξ) - δ_i)."""
         rate = site.rate(self.learning_rate)
         gradient = site.objective.gradient(work.w, batches[0])
@@ -129,16 +130,12 @@ class FedGATE(Method, Exchange):
 
     def weights(self, server: Server, cohort: Cohort) -> Tensor:
         """The plain mean, for which the corrections sum to zero."""
-        return reply_weights(cohort, "uniform")
+        return plain_mean(cohort)
 
     def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
         """w <- w + γ (w̄ - w)."""
         heard = torch.zeros_like(server.heard).index_fill(0, cohort.ids, True)
         return Server(tree.interpolate(replies.w, server.w, self.outer_step), replies.w, heard), {}
-
-    def brief(self, server: Server, ids: Tensor) -> Down:
-        """w."""
-        return Down(server.w)
 
     def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
         """The shared model, and the client's last local copy of it."""
@@ -165,10 +162,10 @@ class Correction(Exchange):
         """The new δ_i."""
         return tree.add_multiple(client.delta, 1 / client.rates, tree.subtract(down.mean, client.w))
 
-    def finish(self, work: Params, client: Client, down: MeanDown, site: Site) -> tuple[Client, tuple[()]]:
+    def finish(self, work: Params, client: Client, down: MeanDown, site: Site) -> tuple[Client, Nothing]:
         """Keep it; nothing is sent."""
-        return client._replace(delta=work), ()
+        return client._replace(delta=work), Nothing()
 
-    def absorb(self, server: Server, replies: tuple[()], cohort: Cohort) -> tuple[Server, Info]:
+    def absorb(self, server: Server, replies: Nothing, cohort: Cohort) -> tuple[Server, Info]:
         """There is nothing to learn."""
         return server, {}

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from idiolect.core import (
     STRICT,
-    Batch,
+    Batches,
     Cohort,
     Exchange,
     Info,
@@ -95,7 +95,7 @@ class FedProx(Method, Exchange):
         """w_i <- w."""
         return Work(down.w)
 
-    def step(self, work: Work, client: Client, down: Down, batches: tuple[Batch, ...], site: Site) -> Work:
+    def step(self, work: Work, client: Client, down: Down, batches: Batches, site: Site) -> Work:
         """w_i <- w_i - η (∇f_i(w_i; ξ) + μ (w_i - w))."""
         rate = site.rate(self.learning_rate)
         gradient = site.objective.gradient(work.w, batches[0])
@@ -113,10 +113,6 @@ class FedProx(Method, Exchange):
     def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
         """w <- Σ a_i w_i."""
         return Server(replies.w), {}
-
-    def brief(self, server: Server, ids: Tensor) -> Down:
-        """w."""
-        return Down(server.w)
 
     def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
         """The shared model, and the client's last local copy of it."""

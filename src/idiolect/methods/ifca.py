@@ -19,7 +19,7 @@ from torch import Tensor
 
 from idiolect.core import (
     STRICT,
-    Batch,
+    Batches,
     Cohort,
     Exchange,
     Info,
@@ -115,9 +115,7 @@ class IFCA(Method, Exchange):
         label = best_group(site.objective, down.models, site.all_rows)
         return Client(label, tree.row(down.models, label))
 
-    def step(
-        self, work: Client, client: Client, down: Down, batches: tuple[Batch, ...], site: Site
-    ) -> Client:
+    def step(self, work: Client, client: Client, down: Down, batches: Batches, site: Site) -> Client:
         """w_i <- w_i - rate * ∇f_i(w_i; batch)."""
         gradient = site.objective.gradient(work.w, batches[0])
         return Client(work.label, tree.step(work.w, site.rate(self.learning_rate), gradient))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from idiolect.core import (
     STRICT,
-    Batch,
+    Batches,
     Cohort,
     Exchange,
     Info,
@@ -78,9 +78,7 @@ class Local(Method, Exchange):
         """Go on with v_i."""
         return client
 
-    def step(
-        self, work: Client, client: Client, down: Empty, batches: tuple[Batch, ...], site: Site
-    ) -> Client:
+    def step(self, work: Client, client: Client, down: Empty, batches: Batches, site: Site) -> Client:
         """v_i <- v_i - rate * grad f_i(v_i; batch)."""
         gradient = site.objective.gradient(work.v, batches[0])
         rate = site.rate(self.learning_rate)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from idiolect.core import (
     STRICT,
-    Batch,
+    Batches,
     Cohort,
     Exchange,
     Info,
@@ -93,7 +93,7 @@ class LocalSGD(Method, Exchange):
         """w_i <- w."""
         return Work(down.w)
 
-    def step(self, work: Work, client: Client, down: Down, batches: tuple[Batch, ...], site: Site) -> Work:
+    def step(self, work: Work, client: Client, down: Down, batches: Batches, site: Site) -> Work:
         """w_i <- w_i - η ∇f_i(w_i; ξ)."""
         gradient = site.objective.gradient(work.w, batches[0])
         return Work(tree.step(work.w, site.rate(self.learning_rate), gradient))
@@ -109,10 +109,6 @@ class LocalSGD(Method, Exchange):
     def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
         """w <- w + β mean(w_i - w)."""
         return Server(tree.advance(server.w, self.outer_step, replies.delta)), {}
-
-    def brief(self, server: Server, ids: Tensor) -> Down:
-        """w."""
-        return Down(server.w)
 
     def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
         """The shared model, and the client's last local copy of it."""

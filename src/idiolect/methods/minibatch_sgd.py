@@ -13,7 +13,7 @@ from torch import Tensor
 
 from idiolect.core import (
     STRICT,
-    Batch,
+    Batches,
     Cohort,
     Exchange,
     Info,
@@ -93,7 +93,7 @@ class MiniBatchSGD(Method, Exchange):
         """No gradient yet."""
         return Work(tree.zeros_like(down.w))
 
-    def step(self, work: Work, client: Client, down: Down, batches: tuple[Batch, ...], site: Site) -> Work:
+    def step(self, work: Work, client: Client, down: Down, batches: Batches, site: Site) -> Work:
         """One more gradient at the server's w."""
         gradient = site.objective.gradient(down.w, batches[0])
         return Work(tree.step(work.total, -site.rate(self.learning_rate), gradient))
@@ -110,10 +110,6 @@ class MiniBatchSGD(Method, Exchange):
     def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
         """w <- w - mean step."""
         return Server(tree.subtract(server.w, replies.step)), {}
-
-    def brief(self, server: Server, ids: Tensor) -> Down:
-        """w."""
-        return Down(server.w)
 
     def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
         """The shared model, and the client's own step from it."""

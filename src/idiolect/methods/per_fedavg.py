@@ -21,6 +21,7 @@ from torch.func import grad
 from idiolect.core import (
     STRICT,
     Batch,
+    Batches,
     Cohort,
     Exchange,
     Info,
@@ -115,7 +116,7 @@ class PerFedAvg(Method, Exchange):
         """w_i <- w."""
         return Work(down.w)
 
-    def step(self, work: Work, client: Client, down: Down, batches: tuple[Batch, ...], site: Site) -> Work:
+    def step(self, work: Work, client: Client, down: Down, batches: Batches, site: Site) -> Work:
         """One step along the gradient of f(w - α ∇f(w)), or an approximation of it."""
         support, query, third = batches
         adapted = self._adapted(site.objective, work.w, support)
@@ -140,10 +141,6 @@ class PerFedAvg(Method, Exchange):
     def adapt(self, client: Client, brief: Down, site: Site) -> Client:
         """w - α ∇f_i(w)."""
         return client._replace(personal=self._adapted(site.objective, brief.w, site.all_rows))
-
-    def brief(self, server: Server, ids: Tensor) -> Down:
-        """w."""
-        return Down(server.w)
 
     def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
         """The shared model, the client's last local copy of it, and the adapted model."""

@@ -22,6 +22,7 @@ from torch import Tensor
 from idiolect.core import (
     STRICT,
     Batch,
+    Batches,
     Cohort,
     Exchange,
     Info,
@@ -141,9 +142,7 @@ class PFedKM(Method, Exchange):
         """C1: ω <- Ω[c_i], θ <- ω."""
         return Client(down.omega, down.omega)
 
-    def step(
-        self, work: Client, client: Client, down: Down, batches: tuple[Batch, ...], site: Site
-    ) -> Client:
+    def step(self, work: Client, client: Client, down: Down, batches: Batches, site: Site) -> Client:
         """C2."""
         return Client(*self.local_round(work.theta, work.omega, batches[0], site))
 
@@ -186,10 +185,6 @@ class PFedKM(Method, Exchange):
     def end_round(self, server: Server) -> Server:
         """Cached uploads age."""
         return server._replace(round=server.round + 1)
-
-    def brief(self, server: Server, ids: Tensor) -> Down:
-        """Ω[c_i]."""
-        return self.down(server, ids)
 
     def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
         """ω_i, Ω[c_i] and θ_i."""
@@ -263,7 +258,7 @@ class PFedKMNewcomer(TrainedNewcomer):
         work: NewcomerClient,
         client: NewcomerClient,
         down: Groups,
-        batches: tuple[Batch, ...],
+        batches: Batches,
         site: Site,
     ) -> NewcomerClient:
         """C2."""

@@ -12,6 +12,7 @@ Client i, from w_i = θ = w; one local step is one local round r:
 In the paper all clients train in every round and the plan only chooses whose models the server averages.
 """
 
+from dataclasses import replace
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from idiolect.core import (
     STRICT,
-    Batch,
+    Batches,
     Cohort,
     Exchange,
     Info,
@@ -119,10 +120,13 @@ class PFedMe(Method, Exchange):
         present = cohort.population.present
         ids = present.nonzero()[:, 0]
         work, inclusion = torch.ones_like(present, dtype=torch.float64), torch.zeros(len(present)).double()
-        replied = torch.zeros_like(present)
+        replied, draws = torch.zeros_like(present), torch.ones_like(work)
         work[cohort.ids], inclusion[cohort.ids] = cohort.work, cohort.inclusion
         replied[cohort.ids] = cohort.replied
-        return Cohort(ids, work[ids], replied[ids], inclusion[ids], cohort.population)
+        if cohort.multiplicity is not None:
+            draws[cohort.ids] = cohort.multiplicity
+        everybody = Cohort(ids, work[ids], replied[ids], inclusion[ids], cohort.population)
+        return replace(everybody, multiplicity=draws[ids])
 
     def down(self, server: Server, ids: Tensor) -> Down:
         """w."""
@@ -132,9 +136,7 @@ class PFedMe(Method, Exchange):
         """w_i <- w, θ <- w."""
         return Client(down.w, down.w)
 
-    def step(
-        self, work: Client, client: Client, down: Down, batches: tuple[Batch, ...], site: Site
-    ) -> Client:
+    def step(self, work: Client, client: Client, down: Down, batches: Batches, site: Site) -> Client:
         """One local round."""
         theta = approach(
             site.objective,
@@ -160,10 +162,6 @@ class PFedMe(Method, Exchange):
     def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
         """w <- w + β · mean change."""
         return Server(tree.advance(server.w, self.server_mixing, replies.change)), {}
-
-    def brief(self, server: Server, ids: Tensor) -> Down:
-        """w."""
-        return Down(server.w)
 
     def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
         """w, w_i and θ_i."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from idiolect.core import (
     STRICT,
-    Batch,
+    Batches,
     Cohort,
     Exchange,
     Info,
@@ -31,7 +31,7 @@ from idiolect.core import (
     Schedule,
     Site,
     hyper,
-    reply_weights,
+    plain_mean,
     tree,
 )
 from idiolect.core.newcomer import FineTuning
@@ -119,7 +119,7 @@ class Scaffold(Method, Exchange):
         """w_i <- w."""
         return Work(down.w, torch.zeros_like(tree.scalar_of(down.w)))
 
-    def step(self, work: Work, client: Client, down: Down, batches: tuple[Batch, ...], site: Site) -> Work:
+    def step(self, work: Work, client: Client, down: Down, batches: Batches, site: Site) -> Work:
         """w_i <- w_i - η (∇f_i(w_i; ξ) - c_i + c)."""
         rate = site.rate(self.learning_rate)
         gradient = site.objective.gradient(work.w, batches[0])
@@ -140,14 +140,14 @@ class Scaffold(Method, Exchange):
 
     def weights(self, server: Server, cohort: Cohort) -> Tensor:
         """1 / |S|: the controls are defined for the plain mean."""
-        return reply_weights(cohort, "uniform")
+        return plain_mean(cohort)
 
     def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
         """w <- w + η_g mean(w_i - w); c <- c + (|S|/N) mean(c_i⁺ - c_i)."""
         share = len(cohort) / cohort.population.count
         return Server(
             tree.advance(server.w, self.outer_step, replies.w_delta),
-            tree.step(server.c, -share, replies.c_delta),
+            tree.advance(server.c, share, replies.c_delta),
         ), {}
 
     def brief(self, server: Server, ids: Tensor) -> Brief:

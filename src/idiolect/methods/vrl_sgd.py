@@ -17,7 +17,7 @@ from torch import Tensor
 
 from idiolect.core import (
     STRICT,
-    Batch,
+    Batches,
     Cohort,
     Exchange,
     Info,
@@ -30,7 +30,7 @@ from idiolect.core import (
     Schedule,
     Site,
     hyper,
-    reply_weights,
+    plain_mean,
     tree,
 )
 from idiolect.core.schedule import round_total
@@ -105,11 +105,11 @@ class VRLSGD(Method, Exchange):
         share = torch.where(is_its_mean, 1 / client.rates, torch.zeros_like(client.rates))
         return Work(down.w, tree.add_multiple(client.delta, share, tree.subtract(down.w, client.w)))
 
-    def step(self, work: Work, client: Client, down: Down, batches: tuple[Batch, ...], site: Site) -> Work:
+    def step(self, work: Work, client: Client, down: Down, batches: Batches, site: Site) -> Work:
         """w_i <- w_i - η (∇f_i(w_i; ξ) - Δ_i)."""
         rate = site.rate(self.learning_rate)
         gradient = site.objective.gradient(work.w, batches[0])
-        w = tree.step(tree.step(work.w, -rate, work.delta), rate, gradient)
+        w = tree.step(tree.advance(work.w, rate, work.delta), rate, gradient)
         return Work(w, work.delta)
 
     def finish(self, work: Work, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
@@ -120,15 +120,11 @@ class VRLSGD(Method, Exchange):
 
     def weights(self, server: Server, cohort: Cohort) -> Tensor:
         """The plain mean, for which the corrections sum to zero."""
-        return reply_weights(cohort, "uniform")
+        return plain_mean(cohort)
 
     def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
         """w <- mean w_i."""
         return Server(replies.w), {}
-
-    def brief(self, server: Server, ids: Tensor) -> Down:
-        """w."""
-        return Down(server.w)
 
     def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
         """The shared model, and the client's last local copy of it."""

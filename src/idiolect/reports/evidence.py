@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from idiolect.evaluation.summary import means, reported_part, reported_values
-from idiolect.runs.compare import open_runs, tabulate
+from idiolect.evaluation.summary import means, reported_part
+from idiolect.runs.comparison import client_values, model_name, open_folder, runs_of, tabulate
 from idiolect.runs.folder import RunFolder
 
 BITS_PER_MEGABYTE = 8e6
@@ -30,43 +30,33 @@ class Evidence:
     @property
     def judged(self) -> list[str]:
         """The models that the methods are judged by, and the shared model to compare them with."""
-        names = [name_of(m, self.judged_by[m]) for m in dict.fromkeys(self.table.method)]
+        names = [model_name(m, self.judged_by[m]) for m in dict.fromkeys(self.table.method)]
         shared = [
-            name_of(m, k) for m, k in zip(self.table.method, self.table.kind, strict=True) if k == "global"
+            model_name(m, k) for m, k in zip(self.table.method, self.table.kind, strict=True) if k == "global"
         ]
         return list(dict.fromkeys([*names, *shared[:1]]))
 
 
-def name_of(method: str, kind: str) -> str:
-    """How a model is called on the page."""
-    return f"{method} {kind}"
-
-
 def gather(folders: Sequence[Path]) -> Evidence:
     """Read all runs of some folders (runs or comparisons)."""
-    runs = tuple(run for folder in folders for run in open_runs(folder))
+    runs = tuple(run for folder in folders for run in runs_of(open_folder(folder)))
     summaries = [run.summary() for run in runs]
     metric = summaries[0]["metric"]
-    curves, clients, judged_by = [], [], {}
+    curves, judged_by = [], {}
     for run, summary in zip(runs, summaries, strict=True):
         metrics, method = run.metrics(), run.config.method_name
         judged_by[method] = summary["judged_by"]
         traffic = run.rounds().set_index("round")[["down_bits", "up_bits"]].sum(axis=1).cumsum()
-        for kind, numbers in summary["kinds"].items():
+        for kind in summary["kinds"]:
             curve = means(metrics, kind, reported_part(metrics), metric).rename("value").reset_index()
             moved = curve["round"].map(traffic).fillna(0.0) / BITS_PER_MEGABYTE  # before round 1: nothing
-            curves.append(curve.assign(model=name_of(method, kind), megabytes=moved))
-            values = reported_values(metrics, kind, metric, numbers["round"])
-            clients.append(values.rename("value").reset_index().assign(model=name_of(method, kind)))
+            curves.append(curve.assign(model=model_name(method, kind), megabytes=moved))
     together = pd.concat(curves).groupby(["model", "round"], sort=False)[["value", "megabytes"]].mean()
-    per_client = pd.concat(clients).pivot_table(
-        index="client", columns="model", values="value", aggfunc="mean", sort=False, dropna=False
-    )
     return Evidence(
         runs,
         tabulate(runs),
         together.reset_index(),
-        per_client,
+        client_values(runs),
         _traffic(runs),
         metric,
         summaries[0]["higher_is_better"],

@@ -3,18 +3,21 @@
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from idiolect.errors import UserError
 from idiolect.methods.catalogue import find_method
+from idiolect.quantities import show_value
 from idiolect.reports import figures
-from idiolect.reports.evidence import BITS_PER_MEGABYTE, Evidence, gather, name_of
-from idiolect.reports.rendering import render
+from idiolect.reports.evidence import BITS_PER_MEGABYTE, Evidence, gather
+from idiolect.reports.html import render
+from idiolect.runs.comparison import model_name
 from idiolect.runs.folder import RunFolder
 from idiolect.store.files import write_bytes
-from idiolect.text import show_value
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,15 @@ DRAWINGS: tuple[tuple[str, Callable[[Evidence], Any], str, str], ...] = (
 )
 
 
+def can_write_reports() -> bool:
+    """Whether what a page is drawn with is installed."""
+    return all(find_spec(name) is not None for name in ("matplotlib", "jinja2"))
+
+
 def write_report(folders: Sequence[Path], page: Path) -> None:
     """Write the page for some runs or comparisons, and its figures beside it in `figures/`."""
+    if not can_write_reports():
+        raise UserError("a report page needs matplotlib and jinja2: pip install 'idiolect[report]'")
     evidence = gather(folders)
     page.parent.mkdir(parents=True, exist_ok=True)
     drawn = [_draw(evidence, page.parent / "figures", *drawing) for drawing in DRAWINGS]
@@ -96,14 +106,14 @@ def _answer(evidence: Evidence) -> str:
     """The one sentence that a hurried reader takes away."""
     judged = evidence.table[
         [
-            name_of(method, kind) in evidence.judged
+            model_name(method, kind) in evidence.judged
             for method, kind in zip(evidence.table.method, evidence.table.kind, strict=True)
         ]
     ]
     ordered = judged.sort_values("mean", ascending=not evidence.higher_is_better)
     best = ordered.iloc[0]
     sentence = (
-        f"Best on average: {name_of(best.method, best.kind)}, mean {evidence.part} {evidence.metric} "
+        f"Best on average: {model_name(best.method, best.kind)}, mean {evidence.part} {evidence.metric} "
         f"{show_value(best['mean'], evidence.metric)}, "
         f"worst client {show_value(best.worst, evidence.metric)}."
     )
@@ -123,7 +133,7 @@ def _model_row(evidence: Evidence, row: "pd.Series[Any]") -> dict[str, str]:
         return "–" if pd.isna(better) else f"{better:g} gain, {worse:g} lose"
 
     return {
-        "model": name_of(row.method, row.kind),
+        "model": model_name(row.method, row.kind),
         "mean": show_value(row["mean"], evidence.metric) + spread,
         "std": show_value(row["std"], evidence.metric),
         "worst_tenth": show_value(row.worst_tenth, evidence.metric),

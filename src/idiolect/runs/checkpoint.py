@@ -7,7 +7,7 @@ import torch
 
 from idiolect.core import tree
 from idiolect.errors import UserError
-from idiolect.runs.loop import Training
+from idiolect.runs.rounds import Training
 from idiolect.store.files import new_folder, read_json, read_tensors, remove_folder, write_json, write_tensors
 
 _SERVER = "server.safetensors"

@@ -1,13 +1,13 @@
 """One run's configuration: checked, complete, and plain enough for a YAML file."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, InstanceOf
 from pydantic.dataclasses import dataclass
 
 from idiolect.codecs.config import CodecConfig
@@ -16,18 +16,19 @@ from idiolect.core.method import Method
 from idiolect.core.task import Task
 from idiolect.data.catalogue import CATALOGUE as DATA
 from idiolect.data.catalogue import is_name
+from idiolect.data.federation import Federation
 from idiolect.engines.build import ENGINES, HereEngine, RayEngineChoice
 from idiolect.errors import UserError
-from idiolect.evaluation.metrics import Measures, all_named, measures_of
+from idiolect.evaluation.metrics import Measures, Metric, all_named, measures_of
 from idiolect.evaluation.summary import Choice
 from idiolect.methods.catalogue import CATALOGUE as METHODS
 from idiolect.methods.catalogue import find_method
 from idiolect.models import CATALOGUE as MODELS
 from idiolect.participation import Participation
-from idiolect.runs.checks import build, check_arguments, dump, fields_of, require_known, spelled_out
 from idiolect.runs.defaults import defaults_for
-from idiolect.runs.loop import Pace
-from idiolect.runs.settings import NAMED_SECTIONS, Settings, merge, write_settings
+from idiolect.runs.rounds import Pace
+from idiolect.runs.settings import NAMED_SECTIONS, SHORTCUTS, Settings, merge, write_settings
+from idiolect.runs.signatures import build, check_arguments, dump, fields_of, require_known, spelled_out
 from idiolect.trackers import TrackerName
 
 AT_SILOS = "at-silos"  # in place of a data set: the tables of the silos that a run is served to
@@ -42,7 +43,7 @@ class EvaluationSettings:
 
     every: WholeNumber = Field(default=5, ge=1, description="rounds from one evaluation to the next")
     choose: Choice = Field(default="validation", description="the reported round: best validation, or last")
-    metrics: tuple[str, ...] = Field(
+    metrics: tuple[str | InstanceOf[Metric], ...] = Field(
         default=(), description="further metrics, as package.module:function or of installed packages"
     )
     metric: str | None = Field(
@@ -132,6 +133,9 @@ class RunConfig:
 
     def plain(self) -> Settings:
         """As plain data, without where it is kept."""
+        for section in _OBJECTS:
+            _refuse_objects(section, [getattr(self, section)["name"]])
+        _refuse_objects("evaluation.metrics", self.evaluation.metrics)
         settings = dump(self)
         del settings["out"]
         return settings
@@ -153,35 +157,70 @@ class RunConfig:
         return write_settings(self.plain())
 
 
+# In memory, things themselves can stand where their names are.
+_OBJECTS: dict[str, tuple[type, ...]] = {
+    "method": (Method,),
+    "data": (Federation,),
+    "model": (Callable,),  # type: ignore[dict-item]  # a module, or a function that makes one
+}
+
+
 def resolve(settings: Mapping[str, Any]) -> RunConfig:
     """Check settings against the real signatures and fill in every default."""
     for key in settings:
-        require_known(key, [*fields_of(RunConfig), "lr", "local_steps", "local_epochs"], "")
+        require_known(key, [*fields_of(RunConfig), *SHORTCUTS], "")
     for section in ("method", "data"):
         if "name" not in settings.get(section, {}):
             raise UserError(f"{section} is missing; give it as {section}=NAME (see `idiolect {section}s`)")
     for section in NAMED_SECTIONS:
-        if not isinstance(settings.get(section, {}).get("name", ""), str):
-            raise UserError(f"{section}={settings[section]['name']} is not possible: it must be a name")
-    kind = find_method(settings["method"]["name"])
-    settings = merge(settings, {"method": spelled_out(kind, settings["method"])})
-    settings = merge(defaults_for(DATA.spelled(settings["data"]["name"]), kind), settings)
+        _check_name(section, settings.get(section, {}))
+    settings = _with_defaults(settings)
     config = build(RunConfig, _with_sections(settings), "")
     config.codec.wrap(build_method(config.method))  # says whether the codec suits the method
     config.participation.check_plan()
     all_named(config.evaluation.metrics, config.evaluation.metric)  # says whether there are such
     return replace(
         config,
-        method={"name": METHODS.spelled(config.method["name"]), **dump(build_method(config.method))},
+        method=_checked_method(config.method),
         model=_checked_model(config.model),
         data=_unmistakable(config.data),
     )
 
 
 def build_method(section: Section) -> Method:
-    """The method that a section describes."""
+    """The method that a section describes, or holds."""
     options = dict(section)
-    return build(find_method(options.pop("name")), options, "method")
+    name = options.pop("name")
+    return name if isinstance(name, Method) else build(find_method(name), options, "method")
+
+
+def _refuse_objects(setting: str, values: Iterable[Any]) -> None:
+    if not all(isinstance(value, str) for value in values):
+        raise UserError(
+            f"{setting} is given as an object, which no file can hold: give its name, "
+            "or train in memory with idiolect.train"
+        )
+
+
+def _check_name(section: str, options: Section) -> None:
+    """A section has a name, or in its place an object, which has its options already."""
+    name = options.get("name", "")
+    if isinstance(name, str):
+        return
+    if not isinstance(name, _OBJECTS.get(section, ())):
+        raise UserError(f"{section}={name} is not possible: it must be a name")
+    for option in options:
+        if option != "name":
+            raise UserError(f"{section}.{option} is not possible beside a {section} that was made already")
+
+
+def _with_defaults(settings: Mapping[str, Any]) -> Settings:
+    """The settings, with those that suit the data and the method where none are given."""
+    data, method = settings["data"]["name"], settings["method"]["name"]
+    kind = find_method(method) if isinstance(method, str) else None
+    if kind is not None:
+        settings = merge(settings, {"method": spelled_out(kind, settings["method"])})
+    return merge(defaults_for(DATA.spelled(data) if isinstance(data, str) else "", kind), settings)
 
 
 def _with_sections(settings: Settings) -> Settings:
@@ -194,7 +233,7 @@ def _with_sections(settings: Settings) -> Settings:
     }
     built: Settings = _listed(settings, "trackers")
     for name, kind in sections.items():
-        if name in built:
+        if name in built and not isinstance(built[name], kind):
             if not isinstance(built[name], Mapping):
                 first = next(iter(fields_of(kind)))
                 raise UserError(
@@ -213,7 +252,15 @@ def _listed(section: Mapping[str, Any], setting: str) -> Settings:
     return {**section, setting: given.split(",")} if isinstance(given, str) else dict(section)
 
 
+def _checked_method(section: Section) -> Section:
+    if not isinstance(section["name"], str):
+        return section
+    return {"name": METHODS.spelled(section["name"]), **dump(build_method(section))}
+
+
 def _checked_model(section: Section) -> Section:
+    if not isinstance(section["name"], str):
+        return section
     options = {key: value for key, value in section.items() if key != "name"}
     factory = MODELS.find(section["name"])
     if not MODELS.is_own(section["name"]):
@@ -224,9 +271,9 @@ def _checked_model(section: Section) -> Section:
 
 def _unmistakable(section: Section) -> Section:
     """A run can be resumed from any folder: a path to data does not depend on where one stands."""
-    name, path = section["name"], Path(section["name"])
-    if name == AT_SILOS:
+    name = section["name"]
+    if not isinstance(name, str) or name == AT_SILOS:
         return section
     if is_name(name):
         return {**section, "name": DATA.spelled(name)}
-    return {**section, "name": str(path.absolute()) if path.exists() else name}
+    return {**section, "name": str(Path(name).absolute()) if Path(name).exists() else name}

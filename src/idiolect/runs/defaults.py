@@ -1,8 +1,8 @@
 """Settings that suit a data set, where the user gives none."""
 
 from idiolect.core.method import Method
-from idiolect.runs.checks import fields_of
 from idiolect.runs.settings import Settings, merge, normalise
+from idiolect.runs.signatures import fields_of
 
 _GENERAL: Settings = {"model": "linear", "engine": "vectorised"}
 _BY_DATA: dict[str, Settings] = {
@@ -18,9 +18,14 @@ _BY_DATA: dict[str, Settings] = {
 _BY_DATA_AND_METHOD: dict[tuple[str, str], Settings] = {("vowels", "apfl"): {"mixing": 0.75}}
 
 
-def defaults_for(data: str, method: type[Method]) -> Settings:
-    """The settings for a data set, without hyper-parameters that the method does not have."""
+def defaults_for(data: str, method: type[Method] | None) -> Settings:
+    """The settings for a data set, without hyper-parameters that the method does not have.
+
+    None: a method that was made already, which has all of them.
+    """
     settings = merge(normalise(_GENERAL), normalise(_BY_DATA.get(data, {})))
+    if method is None:
+        return {key: value for key, value in settings.items() if key != "method"}
     hyper_parameters = merge(settings.get("method", {}), _BY_DATA_AND_METHOD.get((data, method.name), {}))
     known = fields_of(method)
     settings["method"] = {key: value for key, value in hyper_parameters.items() if key in known}

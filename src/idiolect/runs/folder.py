@@ -34,12 +34,13 @@ from idiolect.data.preprocessing import Preprocessing
 from idiolect.engines.compiler.doubt import Doubt
 from idiolect.engines.partial import stand_in
 from idiolect.errors import UserError
-from idiolect.runs.build import load_federation
+from idiolect.evaluation.summary import client_values
 from idiolect.runs.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from idiolect.runs.config import RunConfig, resolve
-from idiolect.runs.loop import Training
+from idiolect.runs.records import TABLES, TableName, join
+from idiolect.runs.rounds import Training
 from idiolect.runs.settings import read_settings
-from idiolect.runs.tables import TABLES, TableName, join
+from idiolect.runs.setup import load_federation
 from idiolect.store.files import (
     clear_write_errors,
     new_folder,
@@ -161,6 +162,10 @@ class RunFolder:
             )
         summary: dict[str, Any] = read_json(self.path / "summary.json")
         return summary | {"kinds": nan_for_null(summary["kinds"])}
+
+    def client_values(self) -> pd.DataFrame:
+        """The reported values: a row for each client, a column for each model kind."""
+        return client_values(self.metrics(), self.summary())
 
     def add(self, name: TableName, round_number: int, table: pd.DataFrame) -> None:
         """Keep a part of a table; a part that is there already is replaced."""

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from idiolect.errors import UserError
+from idiolect.runs.client_model import as_module, chosen_predictor
 from idiolect.runs.folder import RunFolder
-from idiolect.runs.personal import as_module, chosen_predictor
-from idiolect.runs.train import reported_simulation
+from idiolect.runs.lifecycle import reported_simulation
 from idiolect.store.files import write_bytes
 
 

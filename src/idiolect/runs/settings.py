@@ -1,4 +1,4 @@
-"""Settings as people give them: a YAML file and dotted overrides, merged by OmegaConf.
+"""Settings as people give them, on the command line and in Python: YAML files, `key=value`, mappings.
 
 `method=apfl method.mixing=0.5` is short for `method.name=apfl method.mixing=0.5`, `lr=0.1` for
 `method.learning_rate=0.1`. Later settings win; a section whose name changes starts anew.
@@ -20,25 +20,38 @@ Settings = dict[str, Any]
 # Sections that are chosen by a name and have options of their own.
 NAMED_SECTIONS = ("method", "data", "model", "engine")
 # Settings of other sections that are chosen so: `codec.up=topk codec.up.keep=0.1`.
-_NAMED_SETTINGS = {"codec": ("up", "down"), "participation": ("plan",)}
-_SHORTCUTS = {"lr": "method.learning_rate", "local_steps": "method.local_steps"}
+NAMED_SETTINGS = (("codec", "up"), ("codec", "down"), ("participation", "plan"))
+# Short names, and what they are short for.
+SHORTCUTS = {
+    "lr": "method.learning_rate",
+    "local_steps": "method.local_steps",
+    "local_epochs": "method.local_steps.epochs",
+    "evaluate_every": "evaluation.every",
+    "choose": "evaluation.choose",
+    "metrics": "evaluation.metrics",
+    "metric": "evaluation.metric",
+}
+
+Source = str | Path | Mapping[str, Any]  # a YAML file, a `key=value`, or settings by name
 
 
-def read_settings(arguments: Sequence[str]) -> Settings:
-    """Merge what the command line gives: YAML files and `key=value` in their order.
+def read_settings(sources: Sequence[Source]) -> Settings:
+    """Merge settings in the order in which they are given.
 
     >>> read_settings(["method=apfl", "method.mixing=0.5", "lr=1e-3", "local_epochs=2"])
     {'method': {'name': 'apfl', 'mixing': 0.5, 'learning_rate': 0.001, 'local_steps': {'epochs': 2}}}
+    >>> read_settings(["method=apfl", {"method.mixing": 0.5, "data": Path("patients.csv")}])
+    {'method': {'name': 'apfl', 'mixing': 0.5}, 'data': {'name': 'patients.csv'}}
     """
     settings: Settings = {}
-    for argument in arguments:
-        settings = merge(settings, _override(argument) if "=" in argument else _file(argument))
+    for source in sources:
+        settings = merge(settings, _read(source))
     return settings
 
 
 def merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> Settings:
     """`base` with the settings of `top` put over it; a section that gets another name starts anew."""
-    if "name" in top and base.get("name", top["name"]) != top["name"]:
+    if "name" in base and "name" in top and base["name"] != top["name"]:
         return dict(top)
     merged = dict(base)
     for key, value in top.items():
@@ -48,26 +61,40 @@ def merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> Settings:
 
 
 def normalise(settings: Mapping[str, Any]) -> Settings:
-    """Write shortcuts out: `method: apfl` as `method: {name: apfl}`, `lr` as `method.learning_rate`."""
+    """Write short forms out: `method: apfl` as `method: {name: apfl}`, `lr` as `method.learning_rate`."""
     plain: Settings = {}
     for key, value in settings.items():
-        if key == "local_epochs":
-            key, value = "method.local_steps", {"epochs": value}
-        section, dot, field = _SHORTCUTS.get(key, key).partition(".")
-        if dot:
-            value = {field: value}
-        elif section in NAMED_SECTIONS and not isinstance(value, Mapping):
+        first, *rest = key.split(".")
+        section, *path = [*SHORTCUTS.get(first, first).split("."), *rest]
+        value = _plain(value)
+        if not path and section in NAMED_SECTIONS and not isinstance(value, Mapping):
             value = {"name": value}
-        elif section in _NAMED_SETTINGS and isinstance(value, Mapping):
-            named = _NAMED_SETTINGS[section]
-            value = {k: {"name": v} if k in named and isinstance(v, str) else v for k, v in value.items()}
-        plain = merge(plain, {section: dict(value) if isinstance(value, Mapping) else value})
+        for part in reversed(path):
+            value = {part: value}
+        plain = merge(plain, {section: value})
+    for section, setting in NAMED_SETTINGS:
+        if isinstance(plain.get(section), dict) and isinstance(plain[section].get(setting), str):
+            plain[section][setting] = {"name": plain[section][setting]}
     return plain
 
 
 def write_settings(settings: Mapping[str, Any]) -> str:
     """Settings as YAML."""
     return OmegaConf.to_yaml(OmegaConf.create(dict(settings)))
+
+
+def _plain(value: Any) -> Any:
+    """Paths as texts and mappings as dictionaries; everything else as it is."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return str(value) if isinstance(value, Path) else value
+
+
+def _read(source: Source) -> Settings:
+    if isinstance(source, Mapping):
+        return normalise(source)
+    text = str(source)
+    return _override(text) if "=" in text and not isinstance(source, Path) else _file(text)
 
 
 def _file(name: str) -> Settings:
@@ -85,8 +112,7 @@ def _file(name: str) -> Settings:
 
 def _override(argument: str) -> Settings:
     key, _, text = argument.partition("=")
-    parts = key.split(".")
-    if not all(re.fullmatch(r"[\w-]+", part) for part in parts):
+    if not all(re.fullmatch(r"[\w-]+", part) for part in key.split(".")):
         raise UserError(f"{argument!r} is not a setting: it must look like rounds=50 or method.mixing=0.5")
     if not text:
         raise UserError(f"{argument!r} has no value: give it as {key}=VALUE (null for none)")
@@ -94,9 +120,7 @@ def _override(argument: str) -> Settings:
         value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]), resolve=True)["value"]  # type: ignore[index, call-overload]
     except (YAMLError, OmegaConfBaseException) as error:
         raise UserError(f"{argument!r} has a value that cannot be read: {_one_line(error)}") from error
-    for part in reversed(parts[1:]):
-        value = {part: value}
-    return normalise({parts[0]: value})
+    return normalise({key: value})
 
 
 def _one_line(error: Exception) -> str:

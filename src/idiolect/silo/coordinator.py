@@ -13,9 +13,9 @@ from idiolect.data.federation import Federation
 from idiolect.engines.loop import PlayedRound, play_round
 from idiolect.evaluation.metrics import Measures
 from idiolect.participation.sampling import Plan
-from idiolect.runs.build import build_setting
 from idiolect.runs.folder import RunFolder
-from idiolect.runs.train import play
+from idiolect.runs.lifecycle import play
+from idiolect.runs.setup import build_setting
 from idiolect.silo.monitor import Monitor, View
 from idiolect.silo.requests import Link, Request, ask_all
 from idiolect.silo.schema_search import agree_on_schema

@@ -18,8 +18,8 @@ from idiolect.errors import UserError
 from idiolect.evaluation.metrics import PARTS, row_metrics, rows_of
 from idiolect.models import CATALOGUE as MODELS
 from idiolect.models import outline_model
-from idiolect.runs.build import build_setting
 from idiolect.runs.config import RunConfig
+from idiolect.runs.setup import build_setting
 from idiolect.silo.limits import Limits
 from idiolect.silo.schema import Schema
 from idiolect.silo.serve_settings import agreed_config

@@ -8,12 +8,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from threading import Event, Thread
 
-from idiolect.reports.rendering import render
+from idiolect.quantities import amount, duration
+from idiolect.reports.html import render
 from idiolect.runs.settings import write_settings
 from idiolect.silo.served_run import ServedRun
 from idiolect.silo.status import PHASE_NAMES, PHASES, Status
 from idiolect.store.files import write_bytes
-from idiolect.text import amount, duration
 
 REFRESH_SECONDS = 5  # how often browsers look again
 WRITE_SECONDS = 1.0  # how often the page is written, if there is news

@@ -8,9 +8,9 @@ import torch
 
 from idiolect.engines.partial import stand_in
 from idiolect.errors import UserError
-from idiolect.runs.build import build_setting
-from idiolect.runs.personal import PersonalModel, as_module
+from idiolect.runs.client_model import PersonalModel, as_module
 from idiolect.runs.programs import check_target, write_program
+from idiolect.runs.setup import build_setting
 from idiolect.silo.schema import Schema
 from idiolect.silo.serve_settings import agreed_config
 from idiolect.silo.vault import RunVault

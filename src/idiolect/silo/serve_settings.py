@@ -1,6 +1,6 @@
 """What a coordinator is told (a YAML file), and what of it silos agree to."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 from idiolect.errors import UserError
 from idiolect.evaluation.metrics import all_named
 from idiolect.runs.config import AT_SILOS, RunConfig, resolve
-from idiolect.runs.settings import Settings, merge, read_settings
+from idiolect.runs.settings import Settings, merge
 from idiolect.silo.requests import Patience
 from idiolect.silo.schema import Schema, Search, read_schema
 
@@ -55,13 +55,8 @@ class ServeSettings:
         return {key: plain[key] for key in _SHARED} | {"evaluation": {"metrics": list(metrics)}}
 
 
-def read_serve_settings(arguments: Sequence[str], folder: Path) -> ServeSettings:
-    """From a YAML file and overrides; paths in it are relative to `folder`."""
-    return serve_settings(read_settings(list(arguments)), folder)
-
-
 def serve_settings(settings: Mapping[str, Any], folder: Path) -> ServeSettings:
-    """Check settings and fill in every default."""
+    """Check settings and fill in every default; paths in them are relative to `folder`."""
     own = {key: settings[key] for key in _OWN if key in settings}
     rest = {key: value for key, value in settings.items() if key not in _OWN}
     if "data" in rest:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
-from idiolect.text import show_value
+from idiolect.quantities import show_value
 
 Phase = Literal["greeting", "silos", "server", "evaluation", "saving"]
 PHASES: tuple[Phase, ...] = get_args(Phase)

@@ -12,8 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from idiolect.quantities import amount, duration
 from idiolect.silo.status import PHASE_NAMES, PHASES, SiloStatus, Status
-from idiolect.text import amount, duration
 
 MOST_SILOS = 20  # those in trouble come first
 _COLOURS = {"good": "green", "busy": "cyan", "bad": "bold red", "unknown": "dim"}

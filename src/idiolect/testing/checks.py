@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from idiolect.codecs.config import with_own_codec
 from idiolect.core import tree
+from idiolect.core.around import ExchangeAround
 from idiolect.core.cohort import Cohort
+from idiolect.core.exchange import Exchange, Message
 from idiolect.core.method import Method, PredictorKind
 from idiolect.core.observed import observed
 from idiolect.core.tree import Tree
@@ -53,6 +55,7 @@ def check_method(
     `reductions` are claims of equality with other methods. `fixed_point` says where the method's models
     end on asymmetric quadratics, one row for each client; without it that clause is not checked.
     """
+    name, method = type(method).__name__, observed(with_own_codec(method))
     clauses: list[tuple[str, Callable[[], None]]] = [
         ("inputs are not changed", lambda: _inputs_unchanged(method)),
         ("messages are of their declared type", lambda: _messages_typed(method)),
@@ -74,7 +77,7 @@ def check_method(
         )
     broken = [f"{title}: {problem}" for title, clause in clauses if (problem := _problem_of(clause))]
     if broken:
-        raise MethodError(f"{type(method).__name__} breaks its contract\n" + "\n".join(broken))
+        raise MethodError(f"{name} breaks its contract\n" + "\n".join(broken))
 
 
 @dataclass(frozen=True)
@@ -155,11 +158,17 @@ class _Delegate:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
+    def transport(self, exchange: "_Delegate") -> Any:
+        """Of a method: that of the exchange behind the one that it gave."""
+        return self.inner.transport(exchange.inner)
+
 
 class _Watched(_Delegate):
     """Compares every argument before and after every call."""
 
-    _CALLS = ("down", "begin", "step", "finish", "absorb", "weights", "end_round", "brief", "predictors")
+    _CALLS = (
+        "down", "begin", "step", "finish", "absorb", "weights", "end_round", "brief", "adapt", "predictors"
+    )  # fmt: skip
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self.inner, name)
@@ -178,6 +187,39 @@ class _Watched(_Delegate):
             return result
 
         return call
+
+
+class _Typed(_Delegate):
+    """A method whose messages are held to the types that its functions declare."""
+
+    def exchanges(self, server: Any) -> list["_TypedExchange"]:
+        """Those of the method."""
+        return [_TypedExchange(exchange) for exchange in self.inner.exchanges(server)]
+
+    def brief(self, server: Any, ids: Tensor) -> Any:
+        """The method's."""
+        message = self.inner.brief(server, ids)
+        declared = get_type_hints(type(self.inner).brief)["return"]
+        if declared is not Message:  # what stands around a method forwards its brief
+            _require_type("brief", message, declared)
+        return message
+
+
+class _TypedExchange(_Delegate):
+    """An exchange whose messages are held to the types that its functions declare."""
+
+    def down(self, server: Any, ids: Tensor) -> Any:
+        """The exchange's."""
+        message = self.inner.down(server, ids)
+        _require_type("down", message, get_type_hints(_declaring(self.inner).down)["return"])
+        return message
+
+    def finish(self, *arguments: Any) -> Any:
+        """The exchange's."""
+        client, message = self.inner.finish(*arguments)
+        declared = get_args(get_type_hints(_declaring(self.inner).finish)["return"])[1]
+        _require_type("finish", message, declared)
+        return client, message
 
 
 class _Wired(_Delegate):
@@ -201,17 +243,13 @@ class _Wired(_Delegate):
         """The brief as it travels."""
         return _through_bytes(self.inner.brief(server, ids))
 
-    def transport(self, exchange: "_WiredExchange") -> Any:
-        """The method's own."""
-        return exchange.transport
-
 
 class _WiredExchange(_Delegate):
     """The halves of an exchange, with bytes between them."""
 
     def __init__(self, server_half: Any, client_half: Any, transport: Any, journals: dict[str, Any]) -> None:
         super().__init__(server_half)
-        self.client_half, self.transport, self.journals = client_half, transport, journals
+        self.client_half, self.travels, self.journals = client_half, transport, journals
         self.server: Any = None
 
     def __getattr__(self, name: str) -> Any:
@@ -220,12 +258,12 @@ class _WiredExchange(_Delegate):
     def down(self, server: Any, ids: Tensor) -> Any:
         """The message as it travels."""
         self.server = server
-        self.journals.update(self.transport.journals(server, dict(self.journals)))
+        self.journals.update(self.travels.journals(server, dict(self.journals)))
         return _through_bytes(self.inner.down(server, ids))
 
     def begin(self, client: Any, down: Any, site: Any) -> Any:
         """The client half of it; what it receives must be what was sent."""
-        transport = self.transport
+        transport = self.travels
         sent = _through_bytes(transport.send_down(self.server, down, site.client_id, self.journals))
         _require_received(transport.receive_down(sent, client), down, "receive_down")
         return self.client_half.begin(client, down, site)
@@ -233,8 +271,8 @@ class _WiredExchange(_Delegate):
     def finish(self, work: Any, client: Any, down: Any, site: Any) -> Any:
         """The client half of it; what the server receives must be what was sent."""
         state, up = self.client_half.finish(work, client, down, site)
-        sent = _through_bytes(self.transport.send_up(up))
-        received = self.transport.receive_up(sent, tree.zeros_like(up))
+        sent = _through_bytes(self.travels.send_up(up))
+        received = self.travels.receive_up(sent, tree.zeros_like(up))
         _require_received(received, up, "receive_up")
         return _through_bytes(state), received
 
@@ -251,23 +289,14 @@ def _inputs_unchanged(method: Method) -> None:
 
 
 def _messages_typed(method: Method) -> None:
-    simulation = simulate(copy.deepcopy(method))
-    for exchange in simulation.method.exchanges(simulation.server):
-        down_type = get_type_hints(type(exchange).down)["return"]
-        up_type = get_args(get_type_hints(type(exchange).finish)["return"])[1]
-        down = exchange.down(simulation.server, torch.arange(1))
-        _require_type("down", down, down_type)
-        finish = exchange.finish
+    simulate(_Typed(copy.deepcopy(method))).play(2).predictors()
 
-        def checked(*arguments: Any, finish: Any = finish, up_type: Any = up_type) -> Any:
-            client, up = finish(*arguments)
-            _require_type("finish", up, up_type)
-            return client, up
 
-        watched = _Delegate(exchange)
-        watched.finish = checked  # type: ignore[attr-defined]
-        cohort = Uniform().cohort(0, 0, simulation.federation.train.sizes)
-        simulation.engine.carry_out(watched, simulation.server, cohort, 0)  # type: ignore[arg-type]
+def _declaring(exchange: Exchange) -> type[Exchange]:
+    """Whose declarations the messages keep: those of the method where what stands around leaves them so."""
+    while isinstance(exchange, ExchangeAround) and get_type_hints(type(exchange).down)["return"] is Message:
+        exchange = exchange.inner
+    return type(exchange)
 
 
 def _require_type(call: str, message: Any, declared: Any) -> None:
@@ -282,8 +311,7 @@ def _require_type(call: str, message: Any, declared: Any) -> None:
 
 def _only_messages(method: Method) -> None:
     together = simulate(copy.deepcopy(method), plan=PartialWork()).play(ROUNDS)
-    halves = [observed(with_own_codec(copy.deepcopy(method))) for _ in range(2)]
-    apart = simulate(_Wired(*halves), plan=PartialWork()).play(ROUNDS)
+    apart = simulate(_Wired(copy.deepcopy(method), copy.deepcopy(method)), plan=PartialWork()).play(ROUNDS)
     _require_equal(_everything(apart), _everything(together), 0.0)
 
 

@@ -4,7 +4,7 @@
     tensors.safetensors its arguments and constants, what it gave plainly and what it gave rewritten
     doubt.json          in words, and which passes rewrote it
 
-`python -m idiolect.engines.compiler.doubt FOLDER` repeats it and names the pass that is to blame.
+`python -m idiolect.engines.compiler.doubt FOLDER` repeats it pass by pass: the first that differs is to blame.
 """
 
 import sys
@@ -62,7 +62,10 @@ def _copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def reproduce(folder: Path) -> dict[str, str | None]:
-    """What is wrong with a kept step after none of the passes, each alone, and all; None if nothing."""
+    """What is wrong with a kept step after none of the passes, the first, the first two, and so on.
+
+    Not after each alone: most have nothing to do before others have prepared the graph for them.
+    """
     tensors = load_file(folder / "tensors.safetensors")
     passes = read_json(folder / "doubt.json")["passes"]
 
@@ -73,7 +76,9 @@ def reproduce(folder: Path) -> dict[str, str | None]:
 
     arguments = Arguments(group("changing"), group("fixed"), group("drawn"), *group("step"))
     plain = _read_step((folder / "step.py").read_text(), tensors)
-    choices = {"recorded": (), **{name: (name,) for name in passes}, "all passes": tuple(passes)}
+    choices = {"recorded": ()} | {
+        f"up to {name}": tuple(passes[: place + 1]) for place, name in enumerate(passes)
+    }
     expected = group("expected")
     found: dict[str, str | None] = {}
     for label, chosen in choices.items():
@@ -110,7 +115,7 @@ def main() -> None:
     if len(sys.argv) != 2 or not (Path(sys.argv[1]) / "doubt.json").is_file():
         sys.exit("give one folder with a doubt.json, such as runs/mine/doubts/round-000003-0")
     for label, finding in reproduce(Path(sys.argv[1])).items():
-        print(f"{label:12}{finding or 'agrees'}")
+        print(f"{label:18}{finding or 'agrees'}")
 
 
 if __name__ == "__main__":

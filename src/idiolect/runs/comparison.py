@@ -3,10 +3,11 @@
 OUT/comparison.json     format, metric, methods, seeds and the folders of the runs
 OUT/table.parquet       a row for each method and model kind: what `idiolect compare` prints
 OUT/METHOD-seedN/       the runs
+OUT/report.html         the report page, if the extra `report` is installed
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,23 +19,23 @@ from idiolect.evaluation.gain import count_gains, gains
 from idiolect.evaluation.summary import reported_values
 from idiolect.methods.catalogue import CATALOGUE as METHODS
 from idiolect.methods.catalogue import find_method
-from idiolect.runs.checks import alias_of, fields_of
 from idiolect.runs.config import RunConfig, resolve
 from idiolect.runs.folder import RunFolder
-from idiolect.runs.loop import Watcher
+from idiolect.runs.lifecycle import Watch, find_run, nobody, start_or_continue
 from idiolect.runs.settings import Settings, merge
-from idiolect.runs.train import find_run, start_or_continue
+from idiolect.runs.signatures import alias_of, fields_of
 from idiolect.store.files import clear_write_errors, read_json, write_json, write_parquet
 
 FORMAT = "idiolect-comparison-1"
+PAGE = "report.html"
 ALONE = ("local", "personal")  # the baseline "training alone"
 SHARED = ("fedavg", "global")  # the baseline "one shared model"
 _NO_NUMBERS = ("method", "kind", "metric", "higher_is_better", "part", "seed")
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """The runs to make: one for each method and seed."""
+class ComparisonConfig:
+    """The runs of a comparison: one for each method and seed."""
 
     configs: tuple[RunConfig, ...]
     methods: tuple[str, ...]
@@ -42,7 +43,36 @@ class Comparison:
     folder: Path
 
 
-def plan_comparison(settings: Settings) -> Comparison:
+class Comparison:
+    """Reads a comparison's folder."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        marker = self.path / "comparison.json"
+        if not marker.is_file():
+            raise UserError(f"{str(path)!r} is not the folder of a comparison: it has no comparison.json")
+        content = read_json(marker)
+        if content.get("format") != FORMAT:
+            raise UserError(f"{str(path)!r} is a comparison of another format than {FORMAT}")
+        self.runs = tuple(RunFolder(self.path / name) for name in content["runs"])
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row for each method and model kind: what `idiolect compare` prints."""
+        return tabulate(self.runs)
+
+    @property
+    def page(self) -> Path | None:
+        """The report page, if one was written."""
+        page = self.path / PAGE
+        return page if page.is_file() else None
+
+    def client_values(self) -> pd.DataFrame:
+        """The reported values: a row for each client, a column for each method and model kind."""
+        return client_values(self.runs)
+
+
+def resolve_comparison(settings: Settings) -> ComparisonConfig:
     """The runs of `methods=local,fedavg,apfl seeds=5 ...`.
 
     `method.*` settings go to every method that has them; `apfl.mixing=0.5` goes to one.
@@ -55,7 +85,7 @@ def plan_comparison(settings: Settings) -> Comparison:
     names = tuple(kind.name for kind in kinds)
     if len(set(kinds)) < len(kinds):
         raise UserError(f"methods={','.join(written)} names a method twice")
-    refuse_namesakes(written)
+    _refuse_namesakes(written)
     seeds = _seeds(settings.pop("seeds", 1), settings.get("seed", 0))
     own = {name: settings.pop(name, {}) for name in names}
     for name, options in own.items():
@@ -73,59 +103,62 @@ def plan_comparison(settings: Settings) -> Comparison:
         configs += [replace(config, seed=seed) for seed in seeds]
     folder = Path(configs[0].out or _default_folder(configs))
     configs = [replace(c, out=str(folder / f"{c.method_name}-seed{c.seed}")) for c in configs]
-    return Comparison(tuple(configs), names, seeds, folder)
+    return ComparisonConfig(tuple(configs), names, seeds, folder)
 
 
-def refuse_namesakes(written: Sequence[str]) -> None:
-    """Refuse different methods that call themselves by one name, which tables could not tell apart."""
-    first: dict[str, str] = {}
-    for full_name in map(METHODS.spelled, written):
-        kind = find_method(full_name)
-        other = first.setdefault(kind.name, full_name)
-        if find_method(other) is not kind:
-            raise UserError(
-                f"{other} and {full_name} are different methods that are both called {kind.name!r}; "
-                "give one of the classes another name"
-            )
-
-
-def run_comparison(comparison: Comparison, watch: Callable[[RunConfig], Sequence[Watcher]]) -> pd.DataFrame:
+def compare_methods(config: ComparisonConfig, watch: Watch = nobody) -> Comparison:
     """Make the runs that are missing, continue those that were stopped, and tabulate them all."""
-    folder = comparison.folder
+    folder = config.folder
     marker = folder / "comparison.json"
     if folder.exists() and not marker.is_file() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"out={str(folder)!r} exists and is not a comparison; choose another folder")
-    for config in comparison.configs:
-        find_run(config)  # refuses another run before anything is written
+    for run_config in config.configs:
+        find_run(run_config)  # refuses another run before anything is written
     with clear_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     content = {
         "format": FORMAT,
-        "methods": comparison.methods,
-        "seeds": comparison.seeds,
-        "runs": [Path(config.out or "").name for config in comparison.configs],
+        "methods": config.methods,
+        "seeds": config.seeds,
+        "runs": [Path(run_config.out or "").name for run_config in config.configs],
     }
     write_json(marker, content)
-    runs = [start_or_continue(config, watch(config)) for config in comparison.configs]
-    table = tabulate(runs)
-    write_parquet(folder / "table.parquet", table)
-    return table
+    runs = [start_or_continue(run_config, watch(run_config)) for run_config in config.configs]
+    write_parquet(folder / "table.parquet", tabulate(runs))
+    return Comparison(folder)
 
 
-def open_runs(path: str | Path) -> list[RunFolder]:
-    """The runs of a comparison's folder, or the one run of a run folder."""
-    marker = Path(path) / "comparison.json"
-    if not marker.is_file():
-        return [RunFolder(path)]
-    content = read_json(marker)
-    if content.get("format") != FORMAT:
-        raise UserError(f"{str(path)!r} is a comparison of another format than {FORMAT}")
-    return [RunFolder(Path(path) / name) for name in content["runs"]]
+def open_folder(path: str | Path) -> RunFolder | Comparison:
+    """The run or the comparison that is in a folder."""
+    return Comparison(path) if (Path(path) / "comparison.json").is_file() else RunFolder(path)
+
+
+def runs_of(results: RunFolder | Comparison) -> tuple[RunFolder, ...]:
+    """The runs of a comparison, or the one run."""
+    return results.runs if isinstance(results, Comparison) else (results,)
+
+
+def model_name(method: str, kind: str) -> str:
+    """How one of a method's models is called in tables and on pages."""
+    return f"{method} {kind}"
+
+
+def client_values(runs: Sequence[RunFolder]) -> pd.DataFrame:
+    """The reported values, means over seeds: a row for each client, a column for each model."""
+    tables = []
+    for run in runs:
+        values, method = run.client_values(), run.config.method_name
+        tables.append(values.set_axis([model_name(method, str(kind)) for kind in values], axis=1))
+    together = pd.concat(tables, axis=1)
+    return together.T.groupby(level=0, sort=False).mean().T
 
 
 def tabulate(runs: Sequence[RunFolder]) -> pd.DataFrame:
     """A row for each method and model kind, with mean and standard deviation over seeds."""
-    refuse_namesakes([run.config.method["name"] for run in runs])
+    _refuse_namesakes([run.config.method["name"] for run in runs])
+    metrics = list(dict.fromkeys(run.summary()["metric"] for run in runs))
+    if len(metrics) > 1:
+        raise UserError(f"the runs are reported by different metrics: {' and '.join(metrics)}")
     by_seed: dict[int, list[RunFolder]] = {}
     for run in runs:
         by_seed.setdefault(run.config.seed, []).append(run)
@@ -173,6 +206,19 @@ def _rows_of_seed(runs: Sequence[RunFolder]) -> list[dict[str, Any]]:
             row[f"gain_over_{name}"] = float("nan") if gain is None else count_gains(gain).better
             row[f"lose_to_{name}"] = float("nan") if gain is None else count_gains(gain).worse
     return rows
+
+
+def _refuse_namesakes(written: Sequence[str]) -> None:
+    """Refuse different methods that call themselves by one name, which tables could not tell apart."""
+    first: dict[str, str] = {}
+    for full_name in map(METHODS.spelled, written):
+        kind = find_method(full_name)
+        other = first.setdefault(kind.name, full_name)
+        if find_method(other) is not kind:
+            raise UserError(
+                f"{other} and {full_name} are different methods that are both called {kind.name!r}; "
+                "give one of the classes another name"
+            )
 
 
 def _default_folder(configs: Sequence[RunConfig]) -> Path:

@@ -23,7 +23,7 @@ from idiolect.errors import UserError, did_you_mean
 from idiolect.models import build_model
 from idiolect.runs.config import RunConfig
 from idiolect.runs.folder import RunFolder
-from idiolect.runs.train import reported_simulation
+from idiolect.runs.lifecycle import reported_simulation
 from idiolect.simulation import Simulation
 from idiolect.store.files import new_folder, read_json, read_tensors, write_json, write_tensors
 
@@ -77,6 +77,34 @@ class PersonalModel:
         else:
             values = self.preprocessing.restore_target(decided)[:, 0].numpy()
         return pd.Series(values, index=table.index, name=self.preprocessing.target or "prediction")
+
+
+class ClientModels:
+    """Every client's models, in the state in which a simulation stands."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+
+    def model(self, client: str, kind: str | None = None) -> nn.Module:
+        """A client's model as a module of its own; by default the kind that the method is judged by."""
+        _, predictor = chosen_predictor(self.simulation, client, kind)
+        return as_module(predictor, self.simulation.engine.setting.objective.module)
+
+    def predict(self, client: str, inputs: Tensor | pd.DataFrame, kind: str | None = None) -> list[Any]:
+        """A client's predictions: class names where there are any, class numbers, or numbers.
+
+        `inputs` are rows like those of the federation, or a table like the one it was made of.
+        """
+        federation = self.simulation.federation
+        personal = PersonalModel(
+            self.model(client, kind), federation.task, federation.class_names, federation.preprocessing
+        )
+        if isinstance(inputs, pd.DataFrame):
+            return personal.predict(inputs).tolist()
+        decided: list[Any] = personal.decide(inputs.to(federation.inputs.dtype)).tolist()
+        if federation.task.is_classification and federation.class_names:
+            return [federation.class_names[c] for c in decided]
+        return decided
 
 
 def client_number(client: str, names: tuple[str, ...]) -> int:

@@ -14,23 +14,31 @@ from idiolect.data.newcomers import newcomers_like
 from idiolect.data.splits import DEFAULT_FRACTIONS
 from idiolect.data.tables import read_table
 from idiolect.errors import UserError, did_you_mean
-from idiolect.evaluation.metrics import evaluate
+from idiolect.evaluation.metrics import Measures, evaluate
+from idiolect.runs.client_model import ClientModels, export_client
 from idiolect.runs.folder import RunFolder
-from idiolect.runs.personal import export_client
-from idiolect.runs.settings import read_settings
-from idiolect.runs.train import reported_simulation
+from idiolect.runs.lifecycle import reported_simulation
+from idiolect.runs.settings import Settings
 from idiolect.simulation import Simulation
 
 OPTIONS = ("data", "steps", "out")
 DATA_OPTIONS = ("name", "client", "fractions")
 
 
-def personalize(run: RunFolder, arguments: Sequence[str]) -> pd.DataFrame:
-    """Models for the clients of `data=new.csv`: their metrics, and with `out=FOLDER` their files.
+class Newcomers(ClientModels):
+    """Models for clients that were not there in training, and how good they are."""
+
+    def __init__(self, simulation: Simulation, measures: Measures, folder: Path | None) -> None:
+        super().__init__(simulation)
+        self.metrics = evaluate(simulation, measures)
+        self.folder = folder  # a model for each client in it; None: nothing was saved
+
+
+def personalize(run: RunFolder, settings: Settings) -> Newcomers:
+    """Models for the clients of `data=new.csv`; with `out=FOLDER` also as files.
 
     `data.client` and `data.fractions` are the run's unless given; `steps` replaces the local steps.
     """
-    settings = read_settings(arguments)
     _refuse_unknown(settings, OPTIONS, "")
     data = dict(settings.get("data", {}))
     _refuse_unknown(data, DATA_OPTIONS, "data.")
@@ -40,16 +48,17 @@ def personalize(run: RunFolder, arguments: Sequence[str]) -> pd.DataFrame:
     trained = reported_simulation(run)
     federation = newcomers_like(
         trained.federation,
-        read_table(data["name"]),
+        data["name"] if isinstance(data["name"], pd.DataFrame) else read_table(data["name"]),
         client=str(data.get("client") or config.data.get("client") or "client"),
         seed=config.seed,
         fractions=data.get("fractions") or config.data.get("fractions") or DEFAULT_FRACTIONS,
     )
     simulation = train_newcomers(trained, federation, settings.get("steps"))
-    if out := settings.get("out"):
+    folder = Path(settings["out"]) if settings.get("out") else None
+    if folder is not None:
         for name in federation.names:
-            export_client(simulation, config, name, Path(out) / name)
-    return evaluate(simulation, config.evaluation.measures(federation.task))
+            export_client(simulation, config, name, folder / name)
+    return Newcomers(simulation, config.evaluation.measures(federation.task), folder)
 
 
 def train_newcomers(trained: Simulation, federation: Federation, steps: int | None) -> Simulation:

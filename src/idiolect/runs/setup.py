@@ -12,9 +12,9 @@ from idiolect.errors import UserError
 from idiolect.models import build_model
 from idiolect.runs.config import AT_SILOS, RunConfig, build_method
 from idiolect.simulation import Simulation
-from idiolect.store.base import Store
 from idiolect.store.disk import DiskStore
 from idiolect.store.roster import Roster
+from idiolect.store.store import Store
 
 
 def load_federation(config: RunConfig) -> Federation:
@@ -23,15 +23,18 @@ def load_federation(config: RunConfig) -> Federation:
         raise UserError(f"data={AT_SILOS} stands for tables that are at silos: use `idiolect serve`")
     options = dict(config.data)
     name = options.pop("name")
-    return load(name, **{"seed": config.seed, **options})
+    return name if isinstance(name, Federation) else load(name, **{"seed": config.seed, **options})
 
 
 def build_setting(config: RunConfig, federation: Federation, store: Store | None = None) -> Setting:
     """What a run is played with: in a simulation, at a coordinator and at a silo alike."""
     options = dict(config.model)
+    model = options.pop("name")
+    if isinstance(model, str):
+        model = build_model(model, federation, seed=config.seed, **options)
     return set_up(
         config.codec.wrap(build_method(config.method)),
-        build_model(options.pop("name"), federation, seed=config.seed, **options),
+        model,
         federation,
         seed=config.seed,
         batch_size=None if config.batch_size == "all" else config.batch_size,

@@ -16,7 +16,7 @@ from idiolect.engines.compiler.doubt import Doubt
 from idiolect.engines.loop import PlayedRound
 from idiolect.evaluation.metrics import Measures, Metric
 from idiolect.evaluation.summary import validation_scores
-from idiolect.runs.tables import TABLES, TYPES, TableName
+from idiolect.runs.records import TABLES, TYPES, TableName
 
 
 class Pace(NamedTuple):

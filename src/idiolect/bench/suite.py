@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from torch.utils.flop_counter import FlopCounterMode
 
 from idiolect import models
-from idiolect.bench.measure import PeakMemory, interleaved_seconds, ratio
+from idiolect.bench.measurement import PeakMemory, interleaved_seconds, ratio
 from idiolect.bench.plain_loop import PlainLoop
 from idiolect.bench.subjects import (
     BATCH_SIZE,
@@ -38,7 +38,7 @@ RATE = 0.1  # the default of FedAvg
 ROUNDS_OF_A_RUN = 50
 
 
-def run_bench(
+def benchmark(
     *,
     full: bool = False,
     clients: int = 100,

@@ -1,6 +1,6 @@
 """A run from its configuration to its finished folder."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,20 @@ from idiolect.core.task import Task
 from idiolect.errors import UserError
 from idiolect.evaluation.metrics import Metric
 from idiolect.evaluation.summary import Choice, reported_part, reported_round, reported_values, summarise
-from idiolect.runs.build import build_simulation, load_federation, place_states
 from idiolect.runs.config import RunConfig
 from idiolect.runs.folder import RunFolder, fingerprint
-from idiolect.runs.loop import Training, Watcher, play_rounds
+from idiolect.runs.rounds import Training, Watcher, play_rounds
+from idiolect.runs.setup import build_simulation, load_federation, place_states
 from idiolect.simulation import Simulation
 from idiolect.trackers import Tracker, open_trackers
+
+# Who is to be told what happens in a run, once its configuration is known.
+Watch = Callable[[RunConfig], Sequence[Watcher]]
+
+
+def nobody(config: RunConfig) -> Sequence[Watcher]:
+    """Nobody watches the run."""
+    return ()
 
 
 def start_or_continue(config: RunConfig, watchers: Sequence[Watcher] = ()) -> RunFolder:

@@ -1,0 +1,63 @@
+"""`idiolect data`."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import idiolect
+from idiolect.cli.console import print_json, print_table
+from idiolect.cli.options import DataDirOption, JsonOption
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_CLASSES_LISTED = 12
+
+
+def data(
+    settings: Annotated[
+        list[str], typer.Argument(metavar="NAME-OR-PATH [KEY=VALUE...]", help="the data and its options")
+    ],
+    picture: Annotated[str | None, typer.Option(help="also draw it: a .png, .svg or .pdf file")] = None,
+    json: JsonOption = False,
+    data_dir: DataDirOption = None,
+) -> None:
+    """Show who has how many rows of what.
+
+    Example: idiolect data vowels --picture vowels.png
+
+    Your own table: idiolect data patients.csv client=hospital target=outcome
+    """
+    from idiolect.runs.settings import read_settings
+
+    name, *given = settings
+    options = read_settings([f"data.{setting.removeprefix('data.')}" for setting in given]).get("data", {})
+    federation = idiolect.load(name, **{"seed": 0, "data_dir": data_dir, **options})
+    table = idiolect.describe(federation)
+    if picture is not None:
+        idiolect.draw(federation, picture)
+    if json:
+        content = {
+            "name": name,
+            "task": federation.task.kind,
+            "outputs": federation.task.outputs,
+            "inputs": list(federation.inputs.shape[1:]),
+            "notes": list(federation.notes),
+        }
+        print_json({**content, "clients": table.reset_index().to_dict(orient="records")})
+        return
+    shape = " x ".join(map(str, federation.inputs.shape[1:]))
+    title = f"{name}: {len(federation)} clients, {federation.task.kind}, inputs {shape}"
+    table = _fitted(table)
+    rows = [[str(client), *(f"{value:.6g}" for value in row)] for client, row in table.iterrows()]
+    print_table(title, ["client", *map(str, table.columns)], rows)
+    for note in federation.notes:
+        typer.echo(f"note: {note}")
+
+
+def _fitted(table: "pd.DataFrame") -> "pd.DataFrame":
+    """A description of clients that fits a terminal: many classes are counted instead of listed."""
+    sizes, counts = table.iloc[:, :3], table.iloc[:, 3:]
+    if counts.shape[1] <= MOST_CLASSES_LISTED:
+        return table
+    return sizes.assign(**{"classes": (counts > 0).sum(axis=1), "rows of the largest": counts.max(axis=1)})

@@ -1,0 +1,79 @@
+"""`idiolect join`."""
+
+import logging
+from typing import Annotated
+
+import typer
+
+import idiolect
+from idiolect.cli.console import log_to_screen
+from idiolect.cli.options import InsecureOption, KeysOption
+
+
+def join(
+    server: Annotated[str, typer.Option(help="the coordinator, as host:port")],
+    data: Annotated[str, typer.Option(help="your table: CSV or Parquet; it stays here")],
+    name: Annotated[str, typer.Option(help="your name in the coordinator's list")],
+    keys: KeysOption = None,
+    state: Annotated[str, typer.Option(help="where your models and state are kept")] = "silo-state",
+    ignore: Annotated[str, typer.Option(help="columns to leave out: a,b")] = "",
+    methods: Annotated[str, typer.Option(help="methods that you admit: apfl,fedavg; all by default")] = "",
+    allow_method: Annotated[
+        list[str] | None,
+        typer.Option(help="a method of your own installation that may be used: package.module:Class"),
+    ] = None,
+    allow_model: Annotated[
+        list[str] | None,
+        typer.Option(help="a model of your own installation that may be used: package.module:factory"),
+    ] = None,
+    allow_codec: Annotated[
+        list[str] | None,
+        typer.Option(help="a codec of your own installation that may be used: package.module:Class"),
+    ] = None,
+    allow_metric: Annotated[
+        list[str] | None,
+        typer.Option(help="a metric of your own installation that may be used: package.module:function"),
+    ] = None,
+    max_rounds: Annotated[int, typer.Option(help="most rounds that you admit")] = 1000,
+    max_steps: Annotated[int, typer.Option(help="most local steps in an exchange that you admit")] = 10_000,
+    max_megabytes: Annotated[float, typer.Option(help="largest message that you admit")] = 512.0,
+    share_metrics: Annotated[bool, typer.Option(help="tell the coordinator how good your models are")] = True,
+    share_summaries: Annotated[
+        bool, typer.Option(help="tell means, spreads and categories where columns are to be agreed on")
+    ] = True,
+    insecure: InsecureOption = False,
+) -> None:
+    """Take part in a coordinator's runs with your own table, until interrupted.
+
+    Example: idiolect join --server fl.example.org:9092 --name hospital-3 --keys hospital-3 --data my.csv
+    """
+    from idiolect.silo.processes import end_properly_when_terminated
+
+    end_properly_when_terminated()
+    try:
+        with log_to_screen(logging.StreamHandler()):
+            idiolect.join(
+                server=server,
+                data=data,
+                name=name,
+                keys=keys,
+                state=state,
+                ignore=_listed(ignore),
+                methods=_listed(methods),
+                allow_method=allow_method or (),
+                allow_model=allow_model or (),
+                allow_codec=allow_codec or (),
+                allow_metric=allow_metric or (),
+                max_rounds=max_rounds,
+                max_steps=max_steps,
+                max_megabytes=max_megabytes,
+                share_metrics=share_metrics,
+                share_summaries=share_summaries,
+                insecure=insecure,
+            )
+    except KeyboardInterrupt:  # the usual end
+        typer.echo(f"{name} has left; the same command joins again, where it was")
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(entry.strip() for entry in text.split(",") if entry.strip())
