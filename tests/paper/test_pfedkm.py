@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from idiolect.core import tree
-from idiolect.core.moreau import approach
 from idiolect.core.objective import Batch, Objective
 from idiolect.core.task import Task
 from idiolect.data.federation import Federation, Rows
+from idiolect.methods._moreau import approach
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.local import Local
 from idiolect.methods.pfedkm import PFedKM

@@ -34,8 +34,8 @@ from idiolect.core import (
     hyper,
     tree,
 )
-from idiolect.core.agnostic import ascend, initial_shares
 from idiolect.core.newcomer import FineTuning
+from idiolect.methods._shares import ascend, initial_shares
 
 
 class Server(NamedTuple):

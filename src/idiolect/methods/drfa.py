@@ -36,8 +36,8 @@ from idiolect.core import (
     rng,
     tree,
 )
-from idiolect.core.agnostic import ascend, drawn_by_share, drawn_uniformly, initial_shares
 from idiolect.core.newcomer import FineTuning
+from idiolect.methods._shares import ascend, drawn_by_share, drawn_uniformly, initial_shares
 
 
 class Server(NamedTuple):

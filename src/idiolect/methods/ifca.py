@@ -37,7 +37,7 @@ from idiolect.core import (
     rng,
     tree,
 )
-from idiolect.core.clustering import best_group
+from idiolect.methods.groups import best_group
 
 
 class Server(NamedTuple):

@@ -41,8 +41,8 @@ from idiolect.core import (
     rng,
     tree,
 )
-from idiolect.core.clustering import best_group, regroup
-from idiolect.core.moreau import approach, descend
+from idiolect.methods._moreau import approach, descend
+from idiolect.methods.groups import best_group, regroup
 
 NEVER = -1
 

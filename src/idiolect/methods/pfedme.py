@@ -38,7 +38,7 @@ from idiolect.core import (
     reply_weights,
     tree,
 )
-from idiolect.core.moreau import approach, descend
+from idiolect.methods._moreau import approach, descend
 
 
 class Server(NamedTuple):

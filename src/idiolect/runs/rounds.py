@@ -6,7 +6,6 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import pandas as pd
 from torch import Tensor
 
-from idiolect.core.clustering import adjusted_rand_index
 from idiolect.core.exchange import ServerState
 from idiolect.core.method import Method
 from idiolect.core.transport import plain_bits
@@ -16,6 +15,7 @@ from idiolect.engines.compiler.doubt import Doubt
 from idiolect.engines.loop import PlayedRound
 from idiolect.evaluation.metrics import Measures, Metric
 from idiolect.evaluation.summary import validation_scores
+from idiolect.methods.groups import adjusted_rand_index
 from idiolect.runs.records import TABLES, TYPES, TableName
 
 
