@@ -149,7 +149,7 @@ def test_without_a_cache_the_server_keeps_no_uploads_which_changes_nothing_if_ev
     problem = Softmax(participation=1.0)
     cached = problem.simulate(pfedkm(groups=2), "vectorised").play(ROUNDS)
     fresh = problem.simulate(pfedkm(groups=2, cache_age=0), "vectorised").play(ROUNDS)
-    assert fresh.server.uploads == ()
+    assert fresh.server.last.kept == ()
     assert torch.equal(fresh.server.labels, cached.server.labels)
     for name, leaf in cached.server.models.items():
         assert torch.equal(fresh.server.models[name], leaf)

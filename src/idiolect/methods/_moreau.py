@@ -3,14 +3,17 @@
 F(ω) = min_θ h(θ),   h(θ) = f(θ; batch) + (λ/2) |θ - ω|²,   ∇F(ω) = λ (ω - θ̂),   θ̂ = argmin h
 """
 
+from typing import Literal, Protocol
+
 from torch import Tensor
 
-from idiolect.core import Batch, Objective, Params, tree
+from idiolect import core
+from idiolect.core import Params, Site, tree
 
 
 def approach(
-    objective: Objective,
-    batch: Batch,
+    objective: core.Objective,
+    batch: core.Batch,
     theta: Params,
     omega: Params,
     *,
@@ -38,3 +41,38 @@ def approach(
 def descend(omega: Params, theta: Params, *, attraction: float, rate: Tensor | float) -> Params:
     """ω <- ω - rate λ (ω - θ): a step on F, with θ for θ̂."""
     return tree.pull(omega, theta, rate * attraction)
+
+
+class EnvelopeSettings(Protocol):
+    """The hyper-parameters of a method that minimises envelopes."""
+
+    @property
+    def moreau_weight(self) -> float: ...
+    @property
+    def learning_rate(self) -> core.Schedule: ...
+    @property
+    def inner_rate(self) -> core.Schedule: ...
+    @property
+    def inner_steps(self) -> int: ...
+    @property
+    def inner_tolerance(self) -> float | None: ...
+    @property
+    def inner_start(self) -> Literal["warm", "cold"]: ...
+
+
+def local_round(
+    settings: EnvelopeSettings, theta: Params, omega: Params, batch: core.Batch, site: Site
+) -> tuple[Params, Params]:
+    """θ approaches the minimum of h on one batch, from itself or from ω; then ω takes a step to it."""
+    weight, rate = settings.moreau_weight, site.rate(settings.learning_rate)
+    theta = approach(
+        site.objective,
+        batch,
+        theta if settings.inner_start == "warm" else omega,
+        omega,
+        attraction=weight,
+        steps=settings.inner_steps,
+        rate=site.rate(settings.inner_rate),
+        tolerance=settings.inner_tolerance,
+    )
+    return theta, descend(omega, theta, attraction=weight, rate=rate)

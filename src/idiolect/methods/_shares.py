@@ -3,24 +3,25 @@
 import torch
 from torch import Tensor
 
-from idiolect.core import Cohort, Population, onto_simplex, rng
+from idiolect import core
+from idiolect.core import rng
 
 
-def initial_shares(population: Population) -> Tensor:
+def initial_shares(population: core.Population) -> Tensor:
     """q⁰ = n_i / n over the clients that are present, float64[clients]."""
     rows = (population.sizes * population.present).double()
     return rows / rows.sum()
 
 
-def ascend(shares: Tensor, slope: Tensor, population: Population) -> Tensor:
+def ascend(shares: Tensor, slope: Tensor, population: core.Population) -> Tensor:
     """Π(q + slope) on the simplex of the clients that are present."""
     present = population.present
     raised = torch.zeros_like(shares)
-    raised[present] = onto_simplex((shares + slope)[present])
+    raised[present] = core.onto_simplex((shares + slope)[present])
     return raised
 
 
-def drawn_by_share(shares: Tensor, cohort: Cohort, key: Tensor) -> Cohort:
+def drawn_by_share(shares: Tensor, cohort: core.Cohort, key: Tensor) -> core.Cohort:
     """As many draws as the plan asks clients, with replacement, in proportion to q."""
     present = cohort.population.present.double()
     shares = shares * present
@@ -34,7 +35,7 @@ def drawn_by_share(shares: Tensor, cohort: Cohort, key: Tensor) -> Cohort:
     return _replaced(cohort, ids, inclusion, counts.double())
 
 
-def drawn_uniformly(cohort: Cohort, key: Tensor) -> Cohort:
+def drawn_uniformly(cohort: core.Cohort, key: Tensor) -> core.Cohort:
     """As many present clients as the plan asks, each set of that size equally likely."""
     everybody = cohort.population.present.nonzero()[:, 0]
     chosen = rng.permutation(key, len(everybody))[: len(cohort)]
@@ -43,10 +44,12 @@ def drawn_uniformly(cohort: Cohort, key: Tensor) -> Cohort:
     return _replaced(cohort, ids, inclusion, None)
 
 
-def _replaced(cohort: Cohort, ids: Tensor, inclusion: Tensor, multiplicity: Tensor | None) -> Cohort:
+def _replaced(
+    cohort: core.Cohort, ids: Tensor, inclusion: Tensor, multiplicity: Tensor | None
+) -> core.Cohort:
     """The plan's requests, to other clients; those whom the plan did not ask inherit a request's fate."""
     place = torch.searchsorted(cohort.ids, ids).clamp_max(len(cohort) - 1)
     place = torch.where(cohort.ids[place] == ids, place, torch.arange(len(ids)))
-    return Cohort(
+    return core.Cohort(
         ids, cohort.work[place], cohort.replied[place], inclusion, cohort.population, None, multiplicity
     )

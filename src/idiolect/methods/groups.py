@@ -5,13 +5,67 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from idiolect.core import Batch, Objective, Params, tree
+from idiolect import core
+from idiolect.core import Params, tree
 from idiolect.core.tree import Tree
 from idiolect.errors import UserError
 
 MOST_ITERATIONS = 300
 _COLUMNS = 8192  # of all points, that are worked on at a time
 TIED = 1e-9  # squared distances that agree to this part of the largest one count as equal
+
+
+class GroupModels(NamedTuple):
+    """To a client that chooses its group: the models of all."""
+
+    models: Params
+
+
+NEVER = -1  # the round of a client that was never heard
+
+
+class LastUploads(NamedTuple):
+    """Every client's last upload and the round that it came in; of absentees they may still count."""
+
+    kept: Any  # stacked over all clients; nothing where only uploads of the same round count
+    heard: Tensor  # int64[clients]: the round, or NEVER
+
+    @classmethod
+    def begin(cls, upload: Tree, clients: int, *, keeps: bool) -> "LastUploads":
+        """Nobody was heard yet; `upload` is any of them, for its shapes."""
+        kept = tree.map_tree(lambda leaf: leaf.new_zeros(clients, *leaf.shape), upload) if keeps else ()
+        return cls(kept, torch.full((clients,), NEVER))
+
+    def after(self, replies: Tree, cohort: core.Cohort, now: Tensor) -> "LastUploads":
+        """With the replies of a round."""
+        kept = self.kept
+        if kept:
+            kept = tree.map_tree(lambda old, new: old.index_copy(0, cohort.ids, new), kept, replies)
+        return LastUploads(kept, self.heard.index_fill(0, cohort.ids, int(now)))
+
+    def counted(self, replies: Tree, cohort: core.Cohort, now: Tensor, age: int | None) -> tuple[Tensor, Any]:
+        """Whose uploads count, and these: the round's, or those of all heard `age` rounds ago or later."""
+        if not self.kept:
+            return cohort.ids, replies
+        fresh = self.heard != NEVER if age is None else self.heard >= now - age
+        ids = (fresh & (self.heard != NEVER) & cohort.population.present).nonzero()[:, 0]
+        return ids, tree.select(self.kept, ids)
+
+
+def moved_to_means(models: Params, uploads: Params, labels: Tensor, counts: Tensor, step: float) -> Params:
+    """Each group's model moved towards the mean of its members' uploads, weighted by counts.
+
+    By differences, so that groups whose uploads equal their model stay bitwise as they are; an empty one too.
+    """
+    moved = []
+    for group in range(len(tree.leaves(models)[0])):
+        model, members = tree.row(models, group), labels == group
+        if members.any():
+            changes = tree.subtract(tree.select(uploads, members), model)
+            change = tree.weighted_sum(changes, counts[members] / counts[members].sum())
+            model = tree.advance(model, step, change)
+        moved.append(model)
+    return tree.stack(moved)
 
 
 class Partition(NamedTuple):
@@ -38,8 +92,8 @@ def regroup(
     `points` and `uploads` are stacked by client, `models` by group; `previous` are the clients' labels.
     """
     old = tree.flatten_rows(models)
-    partition = k_means(tree.flatten_rows(points), old, seed, restarts)
-    matrix = tree.flatten_rows(uploads)
+    partition = k_means(tree.flatten_rows(points, like=models), old, seed, restarts)
+    matrix = tree.flatten_rows(uploads, like=models)
     clusters = range(int(partition.labels.max()) + 1)
     centres = torch.stack([matrix[partition.labels == cluster].mean(0) for cluster in clusters])
     labels = align(partition.labels, centres, old, previous)
@@ -157,7 +211,7 @@ def adjusted_rand_index(a: Tensor, b: Tensor) -> Tensor:
     return (together - by_chance) / (most - by_chance) if most > by_chance else torch.ones_like(most)
 
 
-def best_group(objective: Objective, models: Params, rows: Batch) -> Tensor:
+def best_group(objective: core.Objective, models: Params, rows: core.Batch) -> Tensor:
     """The number of the group model with the least loss on some rows."""
     groups = len(next(iter(models.values())))
     return torch.stack([objective.loss(tree.row(models, k), rows) for k in range(groups)]).argmin()

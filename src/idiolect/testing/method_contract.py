@@ -155,7 +155,7 @@ def _newcomers_welcome(method: Method) -> None:
 
 def _names_kept(method: Method) -> None:
     simulation = simulate(copy.deepcopy(method)).play(1)
-    names = list(simulation.engine.setting.objective.initial_params())
+    names = simulation.engine.setting.objective.initial_params().keys()
     predictors = simulation.predictor(1)
     if tuple(predictors) != tuple(method.kinds):
         raise AssertionError(f"the models are {tuple(predictors)}, declared are {method.kinds}")
@@ -163,8 +163,8 @@ def _names_kept(method: Method) -> None:
         raise AssertionError(f"it is judged by {method.judged_by!r}, which is none of its models")
     for kind, predictor in predictors.items():
         for member in predictor.members if isinstance(predictor, Mixture) else (predictor,):
-            if list(member) != names:
-                raise AssertionError(f"the {kind} model has the parameters {list(member)}, not {names}")
+            if member.keys() != names:
+                raise AssertionError(f"the {kind} model has the parameters {list(member)}, not {list(names)}")
 
 
 def _looking_changes_nothing(method: Method) -> None:

@@ -14,44 +14,23 @@ them of the server's ω. π_k is the chance with which k was asked, E the full l
 local steps of a round, with all of U and V, and reports nothing.
 """
 
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import ClassVar, NamedTuple
 
 import torch
-from pydantic import model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import (
-    STRICT,
-    Batch,
-    Batches,
-    Cohort,
-    Epochs,
-    Exchange,
-    Info,
-    LocalWork,
-    Method,
-    OwnCodec,
-    Params,
-    Population,
-    Predictor,
-    PredictorKind,
-    Schedule,
-    Scope,
-    Site,
-    TrainedNewcomer,
-    hyper,
-    tree,
-)
-from idiolect.methods.efl.fisher import FisherKind, diagonal_fisher
-from idiolect.methods.efl.terms import Activity, Elastic, ReplyWeighting, Terms, elastic_weights
+from idiolect import core
+from idiolect.core import STRICT, Batches, Params, Site, tree
+from idiolect.methods.efl.settings import Settings
+from idiolect.methods.efl.terms import Activity, Elastic, Terms, diagnostics, elastic_weights
 
 
 class Server(NamedTuple):
     """ω, U and V, who was heard how often, and the round."""
 
     w: Params
-    elastic: Elastic | tuple[()]
+    elastic: Elastic
     activity: Activity
     round: Tensor
 
@@ -77,70 +56,28 @@ class Up(NamedTuple):
     steps: Tensor
 
 
-class Brief(NamedTuple):
-    """To predict with: ω."""
-
-    w: Params
-
-
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class EFL(Method):
+class EFL(Settings, core.Method):
     """Elastic term, partial work and sparse ternary messages."""
 
     name: ClassVar[str] = "efl"
     aliases: ClassVar[tuple[str, ...]] = ("elastic",)
     paper: ClassVar[str] = "Elastic federated learning"
-    kinds: ClassVar[tuple[PredictorKind, ...]] = ("localized", "global")
-    judged_by: ClassVar[PredictorKind] = "global"
+    kinds: ClassVar[tuple[core.PredictorKind, ...]] = ("localized", "global")
+    judged_by: ClassVar[core.PredictorKind] = "global"
     stateful: ClassVar[bool] = True
 
-    learning_rate: Schedule = hyper(0.1, "step size of the local steps", symbol="η", alias="lr")
-    local_steps: LocalWork = hyper(10, "full local work of a round", symbol="E")
-    elasticity: float = hyper(
-        0.01, "weight of the elastic term; useful values shrink as 1 / clients", symbol="λ", ge=0
-    )
-    keep: float | None = hyper(
-        0.3, "fraction of the entries that a message keeps; None: no compression", symbol="q",
-        paper="0.1, 0.3, 0.6", gt=0, le=1,
-    )  # fmt: skip
-    scope: Scope = hyper("per_tensor", "compress each tensor, or all parameters as one vector")
-    weighting: ReplyWeighting = hyper(
-        "unbiased", "weights of replies, divided by the chance of being asked, by nothing, by Σ p^k",
-        symbol="p_τ^k",
-    )  # fmt: skip
-    fisher: FisherKind = hyper("empirical", "whose targets the Fisher information is taken over", symbol="I")
-    fisher_rows: int | None = hyper(None, "rows that it is estimated on; None: all training rows", ge=1)
-    fisher_every: int = hyper(1, "rounds from one report of Fisher terms to the next", ge=1)
-    fisher_norm: Literal["sum", "mean"] = hyper(
-        "sum", "U and V as sums over clients, or means: then λ does not depend on how many there are"
-    )
-    stale_terms: bool = hyper(False, "keep each client's last terms, not only those of the last round")
-    exclude_self: bool = hyper(False, "send each client U and V without its own terms")
-    scale_before_compress: bool = hyper(False, "apply E / s before the compression, not after it")
-    server_apply: Literal["compressed", "debiased"] = hyper(
-        "compressed", "the global model: as clients hold it, or with what they have not been told yet"
-    )
-    abandon_above: float | None = hyper(
-        None, "advise to drop clients that are inactive more often than this", symbol="y^a", ge=0, le=1
-    )
-
-    @model_validator(mode="after")
-    def _scaling_needs_common_steps(self) -> Self:
-        if self.scale_before_compress and isinstance(self.local_steps, Epochs):
-            raise ValueError("scale_before_compress needs local_steps to be a number, the same for all")
-        return self
-
-    def own_codec(self) -> OwnCodec | None:
+    def own_codec(self) -> core.OwnCodec | None:
         """ST, for the changes in both directions."""
         if self.keep is None:
             return None
-        predicts_with: Literal["held", "server"] = "held" if self.server_apply == "compressed" else "server"
-        return OwnCodec("ternary", {"keep": self.keep}, self.scope, predicts_with)
+        held = self.server_apply == "compressed"
+        return core.OwnCodec("ternary", {"keep": self.keep}, self.scope, "held" if held else "server")
 
-    def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
+    def server_init(self, params: Params, population: core.Population, key: Tensor) -> Server:
         """U = V = 0."""
         clients, keeps_table = len(population.sizes), self.stale_terms or self.exclude_self
-        elastic = Elastic.begin(params, clients, keeps_table=keeps_table) if self.elasticity else ()
+        elastic = Elastic.begin(params, clients, keeps_table=keeps_table)
         return Server(params, elastic, Activity.begin(clients), torch.tensor(0))
 
     def client_init(self, server: Server, client_id: Tensor) -> Client:
@@ -156,11 +93,11 @@ class EFL(Method):
         """τ + 1."""
         return server._replace(round=server.round + 1)
 
-    def brief(self, server: Server, ids: Tensor) -> Brief:
+    def brief(self, server: Server, ids: Tensor) -> core.SharedModel:
         """ω."""
-        return Brief(server.w)
+        return core.SharedModel(server.w)
 
-    def predictors(self, client: Client, brief: Brief) -> dict[PredictorKind, Predictor]:
+    def predictors(self, client: Client, brief: core.SharedModel) -> core.Predictors:
         """x after the client's last local steps, and the shared model."""
         return {"localized": client.localized, "global": brief.w}
 
@@ -168,13 +105,12 @@ class EFL(Method):
         """The local work of a round, of which nothing is reported."""
         return EFLNewcomer(self, self.local_steps), server
 
-    def terms(self, server: Server, without: Tensor | None) -> Terms | tuple[()]:
-        """U and V, or, stacked, each `without` the terms of one client; nothing while they are zero."""
-        if not isinstance(server.elastic, Elastic) or not server.elastic.contributors.any():
-            return ()
-        return server.elastic.sent(without, mean=self.fisher_norm == "mean")
+    def downlink(self, server: Server, without: Tensor | None) -> Down:
+        """S1: ω, U and V; or, stacked, each `without` the terms of one client."""
+        w = server.w if without is None else tree.repeat(server.w, len(without))
+        return Down(w, server.elastic.sent(without, mean=self.fisher_norm == "mean"))
 
-    def local_step(self, x: Params, down: Down, batch: Batch, site: Site) -> Params:
+    def local_step(self, x: Params, down: Down, batch: core.Batch, site: Site) -> Params:
         """C2, as (1 - ηλU) ⊙ x + ηλV - η∇f_k(x; ξ): fewer passes over the parameters."""
         rate = site.rate(self.learning_rate)
         gradient = site.objective.gradient(x, batch)
@@ -185,14 +121,14 @@ class EFL(Method):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Round(Exchange):
+class Round(core.Exchange):
     """What a client and the server do in a round that reports Fisher terms, or in one that does not."""
 
     changes_of: ClassVar[dict[str, str]] = {"delta": "w"}
     common_fields: ClassVar[frozenset[str]] = frozenset({"w"})
 
     method: EFL
-    local_steps: LocalWork
+    local_steps: core.LocalWork
     reports: bool
 
     @property
@@ -207,9 +143,7 @@ class Round(Exchange):
 
     def down(self, server: Server, ids: Tensor) -> Down:
         """S1: ω, U and V."""
-        if not self.personal_down:
-            return Down(server.w, self.method.terms(server, without=None))
-        return Down(tree.repeat(server.w, len(ids)), self.method.terms(server, without=ids))
+        return self.method.downlink(server, ids if self.personal_down else None)
 
     def begin(self, client: Client, down: Down, site: Site) -> Params:
         """C1: x <- ω."""
@@ -225,51 +159,32 @@ class Round(Exchange):
         if self.method.scale_before_compress:
             completed = site.steps.to(tree.scalar_of(work).dtype)
             change = tree.scale(change, site.clock.local_steps / completed)
-        terms: Terms | tuple[()] = ()
-        if self.reports:
-            u = diagonal_fisher(self.method.fisher, work, site, self.method.fisher_rows)
-            terms = Terms(u, tree.map_tree(torch.mul, u, work))
+        terms = Terms.of(self.method.fisher, work, site, self.method.fisher_rows) if self.reports else ()
         return Client(work), Up(change, terms, site.steps.to(torch.int32))
 
-    def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
+    def absorb(self, server: Server, replies: Up, cohort: core.Cohort) -> tuple[Server, core.Info]:
         """S3 and S5."""
         efl, elastic = self.method, server.elastic
         weights = elastic_weights(replies.steps, cohort, efl.weighting, scaled=efl.scale_before_compress)
         w = tree.add(server.w, tree.weighted_sum(replies.delta, weights))
-        if isinstance(elastic, Elastic) and isinstance(replies.fisher, Terms):
+        if isinstance(replies.fisher, Terms):
             elastic = elastic.reported(replies.fisher, cohort, stale=efl.stale_terms)
         server = Server(w, elastic, server.activity.heard(cohort), server.round)
-        return server, self._diagnostics(server, weights)
-
-    def _diagnostics(self, server: Server, weights: Tensor) -> Info:
-        """Σ p, λ max U (stable if rate * (L + λ max U) < 2), and who is often inactive."""
-        info: Info = {"weight_sum": weights.sum(), "inactive_rate": server.activity.inactive_rate}
-        if isinstance(server.elastic, Elastic):
-            info["elastic_strength"] = self.method.elasticity * server.elastic.largest
-        if self.method.abandon_above is not None:
-            info["abandon"] = server.activity.inactive_rate > self.method.abandon_above
-        return info
+        info = diagnostics(server.activity, server.elastic, efl.elasticity, efl.abandon_above)
+        return server, {"weight_sum": weights.sum(), **info}
 
 
 @dataclass(frozen=True, config=STRICT)
-class EFLNewcomer(TrainedNewcomer):
-    """The local steps of a round; none of the terms is the newcomer's own."""
+class EFLNewcomer(core.TrainedNewcomer):
+    """The local steps of a round from x = ω; none of the terms is the newcomer's own."""
 
     method: EFL
-    local_steps: LocalWork
+    local_steps: core.LocalWork
 
     def down(self, server: Server, ids: Tensor) -> Down:
         """ω, U and V."""
-        return Down(server.w, self.method.terms(server, without=None))
+        return self.method.downlink(server, None)
 
-    def begin(self, client: Client, down: Down, site: Site) -> Params:
-        """x <- ω."""
-        return down.w
-
-    def step(self, work: Params, client: Client, down: Down, batches: Batches, site: Site) -> Params:
+    def step(self, work: Client, client: Client, down: Down, batches: Batches, site: Site) -> Client:
         """C2."""
-        return self.method.local_step(work, down, batches[0], site)
-
-    def keep(self, work: Params, client: Client, down: Down, site: Site) -> Client:
-        """x."""
-        return Client(work)
+        return Client(self.method.local_step(work.localized, down, batches[0], site))

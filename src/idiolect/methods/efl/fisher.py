@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from idiolect.core import Batch, Objective, Params, Site, rng, tree
+from idiolect import core
+from idiolect.core import Params, Site, rng, tree
 from idiolect.methods.efl.row_scores import sum_of_squared_scores
 
 FisherKind = Literal["empirical", "sampled", "exact", "unit"]
@@ -42,8 +43,8 @@ def diagonal_fisher(kind: FisherKind, params: Params, site: Site, most_rows: int
 
 
 def _expectation(
-    kind: FisherKind, objective: Objective, params: Params, rows: Batch, key: Tensor
-) -> list[Batch]:
+    kind: FisherKind, objective: core.Objective, params: Params, rows: core.Batch, key: Tensor
+) -> list[core.Batch]:
     """The rows with the targets that are expected, and weighted with their probabilities."""
     if kind == "empirical":
         return [rows]
@@ -62,15 +63,15 @@ def _expectation(
     ]
 
 
-def _choose(rows: Batch, count: int, size: Tensor, key: Tensor) -> Batch:
+def _choose(rows: core.Batch, count: int, size: Tensor, key: Tensor) -> core.Batch:
     """`count` different rows, or all where there are fewer."""
     position = torch.arange(count)
     chosen = rng.permute(position % size, size, key)
     weights = (position < size) / torch.clamp(size, max=count).to(rows.weights.dtype)
-    return Batch(rows.inputs[chosen], rows.targets[chosen], weights)
+    return core.Batch(rows.inputs[chosen], rows.targets[chosen], weights)
 
 
-def _chances(objective: Objective, predictions: Tensor) -> Tensor:
+def _chances(objective: core.Objective, predictions: Tensor) -> Tensor:
     """The model's probability of each class, along a last axis."""
     if objective.task.kind == "binary":
         positive = torch.sigmoid(predictions[..., 0])
@@ -78,7 +79,7 @@ def _chances(objective: Objective, predictions: Tensor) -> Tensor:
     return torch.softmax(predictions, -1)
 
 
-def _draw_target(objective: Objective, prediction: Tensor, key: Tensor) -> Tensor:
+def _draw_target(objective: core.Objective, prediction: Tensor, key: Tensor) -> Tensor:
     """A target from the model's own distribution."""
     if objective.task.is_classification:
         ends = _chances(objective, prediction).cumsum(-1)

@@ -14,24 +14,25 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from idiolect.core import Batch, Objective, Params, tree
+from idiolect import core
+from idiolect.core import Params, tree
 
 ROWS_WITH_GRADIENTS = 16  # rows whose gradients are in memory at a time, for each client
 ROWS_WITH_SLOPES = 512  # rows whose inputs and slopes in all layers are
 
 
-def sum_of_squared_scores(objective: Objective, params: Params, rows: Batch) -> Params:
+def sum_of_squared_scores(objective: core.Objective, params: Params, rows: core.Batch) -> Params:
     """Σ_r weight_r (∂ loss_r / ∂w)²."""
     if _is_made_of_linear_layers(objective, rows.inputs.shape[1:]):
         return _in_blocks(_by_layer, ROWS_WITH_SLOPES, objective, params, rows)
     return _in_blocks(_by_row, ROWS_WITH_GRADIENTS, objective, params, rows)
 
 
-SumOfSquares = Callable[[Objective, Params, Batch], Params]
+SumOfSquares = Callable[[core.Objective, Params, core.Batch], Params]
 
 
 def _in_blocks(
-    sum_of_squares: SumOfSquares, size: int, objective: Objective, params: Params, rows: Batch
+    sum_of_squares: SumOfSquares, size: int, objective: core.Objective, params: Params, rows: core.Batch
 ) -> Params:
     blocks = (
         tree.select(rows, slice(start, start + size))  # type: ignore[arg-type]
@@ -40,7 +41,7 @@ def _in_blocks(
     return functools.reduce(tree.add, (sum_of_squares(objective, params, block) for block in blocks))
 
 
-def _by_row(objective: Objective, params: Params, rows: Batch) -> Params:
+def _by_row(objective: core.Objective, params: Params, rows: core.Batch) -> Params:
     """Any model: the gradient of every row."""
 
     def loss(params: Params, x: Tensor, y: Tensor) -> Tensor:
@@ -50,12 +51,12 @@ def _by_row(objective: Objective, params: Params, rows: Batch) -> Params:
         scores = vmap(grad(loss), in_dims=(None, 0, 0))(params, rows.inputs, rows.targets)
     except (RuntimeError, NotImplementedError):  # a model that cannot be vmapped: one row at a time
         unit = torch.ones_like(rows.weights[:1])
-        singles = [Batch(x[None], y[None], unit) for x, y, _ in zip(*rows, strict=True)]
+        singles = [core.Batch(x[None], y[None], unit) for x, y, _ in zip(*rows, strict=True)]
         scores = tree.stack([objective.data_gradient(params, row) for row in singles])
     return tree.weighted_sum(tree.map_tree(torch.square, scores), rows.weights)
 
 
-def _by_layer(objective: Objective, params: Params, rows: Batch) -> Params:
+def _by_layer(objective: core.Objective, params: Params, rows: core.Batch) -> Params:
     """Linear layers: a product of squares for each."""
     layers = _linear_layers(objective.module)
 
@@ -102,7 +103,7 @@ def _shifted_outputs(layers: dict[str, nn.Linear], shifts: dict[str, Tensor]) ->
 
 
 @functools.lru_cache(maxsize=16)
-def _is_made_of_linear_layers(objective: Objective, row_shape: torch.Size) -> bool:
+def _is_made_of_linear_layers(objective: core.Objective, row_shape: torch.Size) -> bool:
     """Whether all parameters are those of linear layers that see each row once: found by trying."""
     params = objective.initial_params()
     owned = {
@@ -114,7 +115,7 @@ def _is_made_of_linear_layers(objective: Objective, row_shape: torch.Size) -> bo
     targets = torch.zeros(3, dtype=torch.int64)
     if not objective.task.is_classification:
         targets = torch.zeros(3, objective.task.outputs, dtype=objective.dtype)
-    rows = Batch(numbers.sin().reshape(3, *row_shape), targets, torch.ones(3, dtype=objective.dtype))
+    rows = core.Batch(numbers.sin().reshape(3, *row_shape), targets, torch.ones(3, dtype=objective.dtype))
     try:
         ours = tree.flatten(_by_layer(objective, params, rows))
     except (KeyError, RuntimeError):  # a layer that was not used, or not on rows

@@ -8,12 +8,14 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from idiolect.core import Cohort, Params, tree
+from idiolect import core
+from idiolect.core import Params, Site, tree
+from idiolect.methods.efl.fisher import FisherKind, diagonal_fisher
 
 ReplyWeighting = Literal["unbiased", "literal", "normalised"]
 
 
-def elastic_weights(steps: Tensor, cohort: Cohort, weighting: ReplyWeighting, *, scaled: bool) -> Tensor:
+def elastic_weights(steps: Tensor, cohort: core.Cohort, weighting: ReplyWeighting, *, scaled: bool) -> Tensor:
     """p_τ^k, float64[m]: (E / s_k) p^k, divided by the chance of being asked, by nothing, or by Σ p^k.
 
     p^k = n_k / n over the clients that are present, so that weights are renormalised when somebody leaves.
@@ -38,6 +40,12 @@ class Terms(NamedTuple):
     u: Params
     v: Params
 
+    @classmethod
+    def of(cls, kind: FisherKind, model: Params, site: Site, rows: int | None) -> "Terms":
+        """u: the diagonal Fisher information of a client's rows at its model, and v."""
+        u = diagonal_fisher(kind, model, site, rows)
+        return cls(u, tree.map_tree(torch.mul, u, model))
+
 
 class Elastic(NamedTuple):
     """The sums U and V, whose terms are in them, and the terms one by one where they are needed again."""
@@ -58,7 +66,7 @@ class Elastic(NamedTuple):
         """max U."""
         return torch.stack([leaf.max() for leaf in tree.leaves(self.sums.u)]).max()
 
-    def reported(self, terms: Terms, cohort: Cohort, *, stale: bool) -> "Elastic":
+    def reported(self, terms: Terms, cohort: core.Cohort, *, stale: bool) -> "Elastic":
         """With the terms of this round's reporters instead of all others, or, if stale, of their old ones."""
         reporters = torch.zeros_like(self.contributors).index_fill(0, cohort.ids, True)
         contributors = (reporters | self.contributors if stale else reporters) & cohort.population.present
@@ -68,8 +76,10 @@ class Elastic(NamedTuple):
         table = tree.where(contributors, table, tree.zeros_like(table))
         return Elastic(_total(table), contributors, table)
 
-    def sent(self, without: Tensor | None, *, mean: bool) -> Terms:
-        """U and V for everybody, or, stacked, each `without` the terms of one client."""
+    def sent(self, without: Tensor | None, *, mean: bool) -> Terms | tuple[()]:
+        """U and V for everybody, or, stacked, each `without` the terms of one client; nothing while zero."""
+        if not self.contributors.any():
+            return ()
         terms, count = self.sums, self.contributors.sum()
         if without is not None:
             assert isinstance(self.table, Terms)
@@ -101,7 +111,7 @@ class Activity(NamedTuple):
         """Nobody was asked yet."""
         return cls(torch.zeros(clients, dtype=torch.float64), torch.zeros(clients, dtype=torch.float64))
 
-    def heard(self, cohort: Cohort) -> "Activity":
+    def heard(self, cohort: core.Cohort) -> "Activity":
         """After a round. Who was asked in vain is not known, only the chance with which each was asked."""
         chance = cohort.inclusion.mean().clamp(max=1)
         one = torch.ones_like(cohort.inclusion)
@@ -113,3 +123,12 @@ class Activity(NamedTuple):
     def inactive_rate(self) -> Tensor:
         """y^a: the fraction of expected replies that did not come, float64[clients]."""
         return (1 - self.replies / self.expected.clamp(min=1e-9)).clamp(0, 1)
+
+
+def diagnostics(
+    activity: Activity, elastic: Elastic, elasticity: float, abandon_above: float | None
+) -> core.Info:
+    """λ max U (stable if rate * (L + λ max U) < 2), and who is often inactive."""
+    inactive = activity.inactive_rate
+    info = {"inactive_rate": inactive, "elastic_strength": elasticity * elastic.largest}
+    return info if abandon_above is None else info | {"abandon": inactive > abandon_above}

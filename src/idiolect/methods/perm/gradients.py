@@ -12,21 +12,8 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import (
-    STRICT,
-    Batch,
-    ClientState,
-    Clock,
-    Cohort,
-    Exchange,
-    Info,
-    Params,
-    Schedule,
-    Site,
-    onto_ball,
-    rng,
-    tree,
-)
+from idiolect import core
+from idiolect.core import STRICT, Params, Site, rng, tree
 from idiolect.methods.perm.distances import GradientDistances
 from idiolect.methods.perm.matrix import MixingMatrix, mixing_matrix
 from idiolect.methods.perm.server import Server
@@ -50,7 +37,7 @@ class Up(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class GradientExchange(Exchange):
+class GradientExchange(core.Exchange):
     """g_i = ∇f_i(w); then the weights of all, and a step of w, where they are asked for."""
 
     personal_down: ClassVar[bool] = True
@@ -60,10 +47,10 @@ class GradientExchange(Exchange):
     model_sizes: ModelSizes | None
     rows: int | None = None  # M; None: all
     once: bool = False  # ask only those whose gradient is not known yet
-    global_rate: Schedule | None = None  # γ; None: w stays
+    global_rate: core.Schedule | None = None  # γ; None: w stays
     ball_radius: float | None = None  # of W
 
-    def ask(self, server: Server, cohort: Cohort, key: Tensor) -> Cohort:
+    def ask(self, server: Server, cohort: core.Cohort, key: Tensor) -> core.Cohort:
         """Everybody who is there, or those not heard yet."""
         return cohort.select(~server.heard[cohort.ids]) if self.once else cohort
 
@@ -71,16 +58,18 @@ class GradientExchange(Exchange):
         """w, for a client of small capacity m_i ⊙ w."""
         return Down(each_held(tree.repeat(server.w, len(ids)), held_by(self.model_sizes, ids)))
 
-    def begin(self, client: ClientState, down: Down, site: Site) -> Params:
+    def begin(self, client: core.ClientState, down: Down, site: Site) -> Params:
         """g_i, for a client of small capacity m_i ⊙ ∇f_i(m_i ⊙ w)."""
         batch = site.all_rows if self.rows is None else _drawn(site, self.rows)
         return held(site.objective.gradient(down.w, batch), held_by(self.model_sizes, site.client_id))
 
-    def finish(self, work: Params, client: ClientState, down: Down, site: Site) -> tuple[ClientState, Up]:
+    def finish(
+        self, work: Params, client: core.ClientState, down: Down, site: Site
+    ) -> tuple[core.ClientState, Up]:
         """Send it."""
         return client, Up(work)
 
-    def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
+    def absorb(self, server: Server, replies: Up, cohort: core.Cohort) -> tuple[Server, core.Info]:
         """The new weights and the first visits that they ask for; the step of w."""
         gradients = tree.map_tree(
             lambda all_, new: all_.index_copy(0, cohort.ids, new), server.gradients, replies.g
@@ -98,19 +87,21 @@ class GradientExchange(Exchange):
         ratios = held_by(self.model_sizes, ids)
         return dict.fromkeys(message._fields, ratios) if isinstance(ratios, Tensor) else {}
 
-    def _next_global(self, w: Params, gradients: Params, cohort: Cohort, round_number: Tensor) -> Params:
+    def _next_global(self, w: Params, gradients: Params, cohort: core.Cohort, round_number: Tensor) -> Params:
         """Π_W(w - γ mean g_i), each parameter averaged over the clients that hold it."""
         if self.global_rate is None:
             return w
-        weights = torch.full((len(cohort),), 1 / len(cohort), dtype=torch.float64)
+        weights = core.plain_mean(cohort)
         mean = tree.weighted_sum(gradients, weights)
         ratios = held_by(self.model_sizes, cohort.ids)
         if isinstance(ratios, Tensor):
             chain = Chain.of(w)
             mean = average_of_holders(mean, chain, chain.first_units(ratios), weights, tree.zeros_like(mean))
-        return onto_ball(tree.step(w, self.global_rate(Clock(round_number, 0, 1)), mean), self.ball_radius)
+        return core.onto_ball(
+            tree.step(w, self.global_rate(core.Clock(round_number, 0, 1)), mean), self.ball_radius
+        )
 
-    def _reweighted(self, server: Server, cohort: Cohort, rule: WeightRule) -> tuple[Server, Info]:
+    def _reweighted(self, server: Server, cohort: core.Cohort, rule: WeightRule) -> tuple[Server, core.Info]:
         active = server.heard & cohort.population.present & (server.sizes > 0)
         distances = GradientDistances(server.gradients, server.sizes, self.model_sizes)
         mixing, change = mixing_matrix(distances, active, rule, server.mixing)
@@ -121,7 +112,7 @@ class GradientExchange(Exchange):
         return server._replace(mixing=mixing, route=server.route.planned(mixing)), info
 
 
-def _diagnostics(mixing: MixingMatrix, clients: int) -> Info:
+def _diagnostics(mixing: MixingMatrix, clients: int) -> core.Info:
     """A's entropy and effective helpers (means over rows), and the visits that an epoch saves."""
     rows = len((mixing.places // clients).unique())
     info = {
@@ -134,9 +125,9 @@ def _diagnostics(mixing: MixingMatrix, clients: int) -> Info:
     return info
 
 
-def _drawn(site: Site, count: int) -> Batch:
+def _drawn(site: Site, count: int) -> core.Batch:
     """Some of a client's training rows, drawn without replacement; all if it has fewer."""
     rows, size, place = site.all_rows, site.size.clamp_min(1), torch.arange(count)
     chosen = rng.permute(place % size, size, rng.fold(site.key, count))
     weights = (place < size).to(rows.weights.dtype) / torch.minimum(size, torch.tensor(count))
-    return Batch(rows.inputs[chosen], rows.targets[chosen], weights)
+    return core.Batch(rows.inputs[chosen], rows.targets[chosen], weights)

@@ -22,19 +22,8 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.func import vmap
 
-from idiolect.core import (
-    STRICT,
-    Exchange,
-    LocalWork,
-    Method,
-    Params,
-    Population,
-    PredictorKind,
-    Schedule,
-    hyper,
-    onto_ball,
-    tree,
-)
+from idiolect import core
+from idiolect.core import STRICT, Params, hyper, tree
 from idiolect.methods.perm.gradients import GradientExchange
 from idiolect.methods.perm.newcomer import PERMNewcomer
 from idiolect.methods.perm.server import Server
@@ -53,18 +42,18 @@ class Brief(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class PersonalMixtures(Method, ABC):
+class PersonalMixtures(core.Method, ABC):
     """Models that visit the clients whose losses they are mixtures of."""
 
     paper: ClassVar[str] = "Deng, Kamani, Mahdavinia, Mahdavi 2023"
-    judged_by: ClassVar[PredictorKind] = "personal"
+    judged_by: ClassVar[core.PredictorKind] = "personal"
     personal_brief: ClassVar[bool] = True
 
-    learning_rate: Schedule = hyper(0.1, "step size of personal models", symbol="η", alias="lr")
-    local_steps: LocalWork = hyper(
+    learning_rate: core.Schedule = hyper(0.1, "step size of personal models", symbol="η", alias="lr")
+    local_steps: core.LocalWork = hyper(
         20, "local steps of a visit (and, in two stages, of a round of stage 1)", symbol="K", paper="20"
     )
-    global_learning_rate: Schedule = hyper(0.1, "step size of the global model", symbol="γ")
+    global_learning_rate: core.Schedule = hyper(0.1, "step size of the global model", symbol="γ")
     step_rule: StepRule = hyper(
         "per_model",
         "applied rate of a visit: η α_i(c) / max α_i, or η N α_i(c) as written in the paper",
@@ -97,7 +86,7 @@ class PersonalMixtures(Method, ABC):
         """Rounds in which only the global model is trained."""
 
     @abstractmethod
-    def global_training(self) -> Exchange:
+    def global_training(self) -> core.Exchange:
         """How it is trained in these rounds."""
 
     @abstractmethod
@@ -108,7 +97,7 @@ class PersonalMixtures(Method, ABC):
         """Whether an epoch begins, or nobody has been heard yet."""
         return server.route.starts_epoch or not server.heard.any()
 
-    def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
+    def server_init(self, params: Params, population: core.Population, key: Tensor) -> Server:
         """w^0 and v_i^0 = w^0."""
         server = Server.start(params, population.sizes, key, takes_last_step=self.final_step is not None)
         if self.model_sizes is None:
@@ -116,7 +105,7 @@ class PersonalMixtures(Method, ABC):
         Chain.of(params).refuse_empty_layers(self.model_sizes.capacities)
         return server.following(server.heard, self.model_sizes)
 
-    def exchanges(self, server: Server) -> Sequence[Exchange]:
+    def exchanges(self, server: Server) -> Sequence[core.Exchange]:
         """The training of w; then the visits of this round, after the gradients if weights are due."""
         if server.round < self.rounds_before_visits:
             return (self.global_training(),)
@@ -147,14 +136,14 @@ class PersonalMixtures(Method, ABC):
             if self.final_step is not None and server.route.epoch == self.epochs:
                 v = tree.step(v, self.final_step, server.final_gradient)
             if self.ball_radius is not None:
-                v = vmap(lambda one: onto_ball(one, self.ball_radius))(v)
+                v = vmap(lambda one: core.onto_ball(one, self.ball_radius))(v)
         return server._replace(v=v, route=route)
 
     def brief(self, server: Server, ids: Tensor) -> Brief:
         """w and v_i."""
         return Brief(tree.repeat(server.w, len(ids)), tree.select(server.v, ids))
 
-    def transport(self, exchange: Exchange) -> HeldOnly:
+    def transport(self, exchange: core.Exchange) -> HeldOnly:
         """Of sub-models only what is held travels."""
         return HeldOnly(exchange)
 

@@ -13,20 +13,8 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import (
-    STRICT,
-    Batches,
-    LocalWork,
-    Method,
-    Params,
-    Predictor,
-    PredictorKind,
-    Schedule,
-    Site,
-    TrainedNewcomer,
-    tree,
-)
-from idiolect.core.newcomer import SharedModel
+from idiolect import core
+from idiolect.core import STRICT, Batches, Params, Site, tree
 from idiolect.methods.perm.distances import GradientDistances, squared_distance
 from idiolect.methods.perm.server import Server
 from idiolect.methods.perm.weights import WeightRule, optimal_weights
@@ -57,14 +45,14 @@ class Work(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class PERMNewcomer(TrainedNewcomer):
+class PERMNewcomer(core.TrainedNewcomer):
     """Mix the personal models of clients with similar gradients, then train on one's own rows."""
 
     sees_all_rows: ClassVar[bool] = True
 
-    method: Method
-    learning_rate: Schedule
-    local_steps: LocalWork
+    method: core.Method
+    learning_rate: core.Schedule
+    local_steps: core.LocalWork
     weight_rule: WeightRule
 
     def client_init(self, server: Server, client_id: Tensor) -> Client:
@@ -81,7 +69,8 @@ class PERMNewcomer(TrainedNewcomer):
 
     def begin(self, client: Client, down: Down, site: Site) -> Work:
         """The mix of the others' models."""
-        own = tree.flatten(site.objective.gradient(down.gradients_at, site.all_rows)).to(torch.float64)
+        gradient = site.objective.gradient(down.gradients_at, site.all_rows)
+        own = tree.flatten(gradient, like=down.gradients).to(torch.float64)
         others = tree.flatten_rows(down.gradients).to(torch.float64)
         # By products: the differences of many newcomers and many clients would not fit into memory.
         costs = squared_distance(others.square().sum(1) + own.square().sum(), others @ own)
@@ -101,11 +90,11 @@ class PERMNewcomer(TrainedNewcomer):
         """The model."""
         return Client(work.v)
 
-    def brief(self, server: Server, ids: Tensor) -> SharedModel:
+    def brief(self, server: Server, ids: Tensor) -> core.SharedModel:
         """w."""
-        return SharedModel(server.w)
+        return core.SharedModel(server.w)
 
-    def predictors(self, client: Client, brief: SharedModel) -> dict[PredictorKind, Predictor]:
+    def predictors(self, client: Client, brief: core.SharedModel) -> core.Predictors:
         """The global model, of which a newcomer has no copy of its own, and v."""
-        predictors: dict[PredictorKind, Predictor] = dict.fromkeys(self.kinds, brief.w)
+        predictors: core.Predictors = dict.fromkeys(self.kinds, brief.w)
         return predictors | {"personal": client.v}

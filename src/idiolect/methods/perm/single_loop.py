@@ -13,7 +13,8 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import STRICT, Nothing, Predictor, PredictorKind, hyper
+from idiolect import core
+from idiolect.core import STRICT, hyper
 from idiolect.methods.perm.gradients import GradientExchange
 from idiolect.methods.perm.mixtures import Brief, PersonalMixtures
 from idiolect.methods.perm.server import Server
@@ -25,7 +26,7 @@ class PERM(PersonalMixtures):
 
     name: ClassVar[str] = "perm"
     aliases: ClassVar[tuple[str, ...]] = ("perm-single-loop",)
-    kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "personal")
+    kinds: ClassVar[tuple[core.PredictorKind, ...]] = ("global", "personal")
 
     warmup_rounds: int = hyper(0, "rounds in which only the global model is trained", paper="10", ge=0)
     gradient_rows: int | None = hyper(
@@ -38,9 +39,9 @@ class PERM(PersonalMixtures):
         """The warm-up."""
         return self.warmup_rounds
 
-    def client_init(self, server: Server, client_id: Tensor) -> Nothing:
+    def client_init(self, server: Server, client_id: Tensor) -> core.Nothing:
         """Clients hold data only."""
-        return Nothing()
+        return core.Nothing()
 
     def global_training(self) -> GradientExchange:
         """A gradient step of w, without weights."""
@@ -62,6 +63,6 @@ class PERM(PersonalMixtures):
             return super().weights_are_due(server)
         return (int(server.round) - self.warmup_rounds) % self.refresh_every == 0
 
-    def predictors(self, client: Nothing, brief: Brief) -> dict[PredictorKind, Predictor]:
+    def predictors(self, client: core.Nothing, brief: Brief) -> core.Predictors:
         """The global model and v_i."""
         return {"global": brief.w, "personal": brief.v}

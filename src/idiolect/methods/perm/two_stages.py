@@ -12,7 +12,8 @@ from typing import ClassVar, NamedTuple
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import STRICT, Params, Predictor, PredictorKind, hyper
+from idiolect import core
+from idiolect.core import STRICT, Params, hyper
 from idiolect.methods.perm.gradients import GradientExchange
 from idiolect.methods.perm.mixtures import Brief, PersonalMixtures
 from idiolect.methods.perm.server import Server
@@ -31,7 +32,7 @@ class PERMTwoStage(PersonalMixtures):
     """Personal mixtures of all clients' losses, with weights found once at a trained global model."""
 
     name: ClassVar[str] = "perm-two-stage"
-    kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized", "personal")
+    kinds: ClassVar[tuple[core.PredictorKind, ...]] = ("global", "localized", "personal")
 
     global_rounds: int = hyper(10, "rounds of stage 1", symbol="R", ge=0)
     selection: Selection = hyper("static", "which units a sub-model of stage 1 holds, where sizes differ")
@@ -58,6 +59,6 @@ class PERMTwoStage(PersonalMixtures):
         """Weights, from one gradient of each client."""
         return GradientExchange(weight_rule=self.weights, model_sizes=self.model_sizes, once=True)
 
-    def predictors(self, client: Client, brief: Brief) -> dict[PredictorKind, Predictor]:
+    def predictors(self, client: Client, brief: Brief) -> core.Predictors:
         """The global model, the client's last copy of it, and v_i."""
         return {"global": brief.w, "localized": client.w, "personal": brief.v}

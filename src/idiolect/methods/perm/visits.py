@@ -13,19 +13,8 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import (
-    STRICT,
-    Batches,
-    ClientState,
-    Cohort,
-    Exchange,
-    Info,
-    LocalWork,
-    Params,
-    Schedule,
-    Site,
-    tree,
-)
+from idiolect import core
+from idiolect.core import STRICT, Batches, Params, Site, tree
 from idiolect.methods.perm.route import NOBODY
 from idiolect.methods.perm.server import Server
 from idiolect.methods.perm.sizes import Held, ModelSizes, each_held, held
@@ -49,14 +38,14 @@ class Up(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class _Visits(Exchange, ABC):
+class _Visits(core.Exchange, ABC):
     """What all visits have in common: which model goes where, and that nothing stays there."""
 
     personal_down: ClassVar[bool] = True
 
     model_sizes: ModelSizes | None
 
-    def ask(self, server: Server, cohort: Cohort, key: Tensor) -> Cohort:
+    def ask(self, server: Server, cohort: core.Cohort, key: Tensor) -> core.Cohort:
         """Those whom a model visits in this round."""
         return cohort.select(server.route.visitors[cohort.ids] != NOBODY)
 
@@ -73,7 +62,9 @@ class _Visits(Exchange, ABC):
     def _factor(self, server: Server, models: Tensor, ids: Tensor) -> Tensor:
         """The factor for each model at its client."""
 
-    def finish(self, work: Params, client: ClientState, down: Down, site: Site) -> tuple[ClientState, Up]:
+    def finish(
+        self, work: Params, client: core.ClientState, down: Down, site: Site
+    ) -> tuple[core.ClientState, Up]:
         """Send back what was made of the model; nothing stays."""
         return client, Up(work, down.ratio)
 
@@ -88,8 +79,8 @@ class TrainingVisits(_Visits):
 
     # No `relative_to`: what a codec leaves out of one model would be added to the next model that visits.
 
-    learning_rate: Schedule
-    local_steps: LocalWork
+    learning_rate: core.Schedule
+    local_steps: core.LocalWork
     step_rule: StepRule
     step_cap: float | None
 
@@ -100,18 +91,20 @@ class TrainingVisits(_Visits):
             return server.clients * weights
         return weights / server.mixing.largest(server.clients)[models]
 
-    def begin(self, client: ClientState, down: Down, site: Site) -> Params:
+    def begin(self, client: core.ClientState, down: Down, site: Site) -> Params:
         """v_i."""
         return down.v
 
-    def step(self, work: Params, client: ClientState, down: Down, batches: Batches, site: Site) -> Params:
+    def step(
+        self, work: Params, client: core.ClientState, down: Down, batches: Batches, site: Site
+    ) -> Params:
         """v <- v - η N α_i(c) ∇f_c(v; ξ), with the applied rate capped."""
         rate = site.rate(self.learning_rate) * down.factor
         if self.step_cap is not None:
             rate = rate.clamp_max(self.step_cap)
         return tree.step(work, rate, held(site.objective.gradient(work, batches[0]), down.ratio))
 
-    def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
+    def absorb(self, server: Server, replies: Up, cohort: core.Cohort) -> tuple[Server, core.Info]:
         """v_i <- the returned model; outside of what travelled it stays as it was."""
         models = server.route.visitors[cohort.ids]
         returned = replies.v
@@ -139,11 +132,11 @@ class GradientVisits(_Visits):
         """α_i(c)."""
         return server.mixing.at(models, ids, server.clients)
 
-    def begin(self, client: ClientState, down: Down, site: Site) -> Params:
+    def begin(self, client: core.ClientState, down: Down, site: Site) -> Params:
         """α_i(c) ∇f_c(v_i)."""
         return tree.scale(held(site.objective.gradient(down.v, site.all_rows), down.ratio), down.factor)
 
-    def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
+    def absorb(self, server: Server, replies: Up, cohort: core.Cohort) -> tuple[Server, core.Info]:
         """Add it to the sum of its model."""
         models = server.route.visitors[cohort.ids]
         total = tree.map_tree(

@@ -10,7 +10,8 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import STRICT, hyper, onto_simplex
+from idiolect import core
+from idiolect.core import STRICT, hyper
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -52,7 +53,7 @@ def projected_weights(
     rate = n.min() / (2 * regulariser)
     weights = start
     for _ in range(steps):
-        weights = onto_simplex(weights - rate * (costs + 2 * regulariser * weights / n))
+        weights = core.onto_simplex(weights - rate * (costs + 2 * regulariser * weights / n))
     return weights
 
 

@@ -5,7 +5,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from idiolect.core import Message, Params, ServerState, Transport, tree
+from idiolect import core
+from idiolect.core import Params, tree
 from idiolect.core.transport import Bits
 from idiolect.methods.submodels.chain import Chain
 
@@ -13,23 +14,23 @@ from idiolect.methods.submodels.chain import Chain
 class SubmodelExchange(Protocol):
     """An exchange that sends sub-models."""
 
-    def held_parts(self, message: Message, ids: Tensor) -> dict[str, Tensor]:
+    def held_parts(self, message: core.Message, ids: Tensor) -> dict[str, Tensor]:
         """Fields of stacked messages that are sub-models, and the part of hidden layers that each has."""
         ...
 
 
-class HeldOnly(Transport):
+class HeldOnly(core.Transport):
     """Zeros outside of a sub-model do not travel; which hidden units it has is one bit for each."""
 
-    def down_bits(self, server: ServerState, down: Message, ids: Tensor) -> Bits:
+    def down_bits(self, server: core.ServerState, down: core.Message, ids: Tensor) -> Bits:
         """What each client is sent of its sub-model."""
         return super().down_bits(server, down, ids) | self._held(down, ids)
 
-    def up_bits(self, uploads: Message, ids: Tensor) -> Bits:
+    def up_bits(self, uploads: core.Message, ids: Tensor) -> Bits:
         """What each client sends of its sub-model."""
         return super().up_bits(uploads, ids) | self._held(uploads, ids)
 
-    def _held(self, message: Message, ids: Tensor) -> Bits:
+    def _held(self, message: core.Message, ids: Tensor) -> Bits:
         exchange: SubmodelExchange = self.exchange  # type: ignore[assignment]
         parts = exchange.held_parts(message, ids)
         bits = {field: held_bits(tree.row(getattr(message, field), 0), part) for field, part in parts.items()}

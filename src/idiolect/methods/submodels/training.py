@@ -13,21 +13,8 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.func import vmap
 
-from idiolect.core import (
-    STRICT,
-    Batches,
-    Cohort,
-    Exchange,
-    Info,
-    LocalWork,
-    Params,
-    Schedule,
-    Site,
-    Weighting,
-    reply_weights,
-    rng,
-    tree,
-)
+from idiolect import core
+from idiolect.core import STRICT, Batches, Params, Site, rng, tree
 from idiolect.methods.submodels.chain import (
     Chain,
     Ratio,
@@ -52,18 +39,18 @@ class Up(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class SubmodelTraining(Exchange):
+class SubmodelTraining(core.Exchange):
     """Local steps on sub-models, averaged where they were held."""
 
     personal_down: ClassVar[bool] = True
     # No `relative_to`: what a codec leaves out may belong to units that the client no longer holds.
 
-    learning_rate: Schedule
-    local_steps: LocalWork
+    learning_rate: core.Schedule
+    local_steps: core.LocalWork
     capacities: tuple[Ratio, ...] = Field(min_length=1)
     selection: Selection = "static"
     roll: int = 1  # units by which a rolling window moves in a round
-    weighting: Weighting = "uniform"
+    weighting: core.Weighting = "uniform"
 
     @property
     def whole(self) -> bool:
@@ -93,15 +80,15 @@ class SubmodelTraining(Exchange):
         """Keep and send w_i."""
         return client._replace(w=work), Up(work)
 
-    def weights(self, server: Any, cohort: Cohort) -> Tensor:
+    def weights(self, server: Any, cohort: core.Cohort) -> Tensor:
         """a_i."""
-        return reply_weights(cohort, self.weighting)
+        return core.reply_weights(cohort, self.weighting)
 
-    def absorb(self, server: Any, replies: Up, cohort: Cohort) -> tuple[Any, Info]:
+    def absorb(self, server: Any, replies: Up, cohort: core.Cohort) -> tuple[Any, core.Info]:
         """Each parameter averaged over those who held it."""
         if self.whole:
             return server._replace(w=replies.w), {}
-        weights, units = reply_weights(cohort, self.weighting), self._units(server, cohort.ids)
+        weights, units = core.reply_weights(cohort, self.weighting), self._units(server, cohort.ids)
         return server._replace(
             w=average_of_holders(replies.w, Chain.of(server.w), units, weights, server.w)
         ), {}

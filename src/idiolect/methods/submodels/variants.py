@@ -19,20 +19,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import (
-    STRICT,
-    Exchange,
-    FineTuning,
-    LocalWork,
-    Method,
-    Params,
-    Population,
-    Predictor,
-    PredictorKind,
-    Schedule,
-    Weighting,
-    hyper,
-)
+from idiolect import core
+from idiolect.core import STRICT, Params, hyper
 from idiolect.methods.submodels.chain import Chain, Ratio, Selection
 from idiolect.methods.submodels.held_only import HeldOnly
 from idiolect.methods.submodels.training import SubmodelTraining
@@ -52,24 +40,18 @@ class Client(NamedTuple):
     w: Params
 
 
-class Brief(NamedTuple):
-    """To predict with: the shared model."""
-
-    w: Params
-
-
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class _SubmodelFedAvg(Method, ABC):
+class _SubmodelFedAvg(core.Method, ABC):
     """All but the choice of units."""
 
     paper: ClassVar[str]
     selection: ClassVar[Selection]
-    kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized")
-    judged_by: ClassVar[PredictorKind] = "localized"
+    kinds: ClassVar[tuple[core.PredictorKind, ...]] = ("global", "localized")
+    judged_by: ClassVar[core.PredictorKind] = "localized"
 
-    learning_rate: Schedule = hyper(0.1, "step size of the local steps", symbol="η", alias="lr")
-    local_steps: LocalWork = hyper(10, "local steps in a round", symbol="τ")
-    weighting: Weighting = hyper("uniform", "weights of the replies", symbol="a_i")
+    learning_rate: core.Schedule = hyper(0.1, "step size of the local steps", symbol="η", alias="lr")
+    local_steps: core.LocalWork = hyper(10, "local steps in a round", symbol="τ")
+    weighting: core.Weighting = hyper("uniform", "weights of the replies", symbol="a_i")
     capacities: tuple[Ratio, ...] = Field(
         default=(1.0, 0.5, 0.25),
         min_length=1,
@@ -77,7 +59,7 @@ class _SubmodelFedAvg(Method, ABC):
         json_schema_extra={"symbol": "ρ_i", "paper": "1, 1/2, 1/4, 1/8, 1/16", "alias": ""},
     )
 
-    def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
+    def server_init(self, params: Params, population: core.Population, key: Tensor) -> Server:
         """w^0."""
         if min(self.capacities) < 1:
             Chain.of(params).refuse_empty_layers(self.capacities)
@@ -95,21 +77,21 @@ class _SubmodelFedAvg(Method, ABC):
         """Count the round."""
         return server._replace(round=server.round + 1)
 
-    def brief(self, server: Server, ids: Tensor) -> Brief:
+    def brief(self, server: Server, ids: Tensor) -> core.SharedModel:
         """w."""
-        return Brief(server.w)
+        return core.SharedModel(server.w)
 
-    def predictors(self, client: Client, brief: Brief) -> dict[PredictorKind, Predictor]:
+    def predictors(self, client: Client, brief: core.SharedModel) -> core.Predictors:
         """The shared model, and the client's last sub-model."""
         return {"global": brief.w, "localized": client.w}
 
-    def transport(self, exchange: Exchange) -> HeldOnly:
+    def transport(self, exchange: core.Exchange) -> HeldOnly:
         """Of sub-models only what is held travels."""
         return HeldOnly(exchange)
 
-    def newcomer(self, server: Server) -> tuple[FineTuning, Server]:
+    def newcomer(self, server: Server) -> tuple[core.FineTuning, Server]:
         """Its own copy of the whole shared model, trained."""
-        return FineTuning(self, self.learning_rate, self.local_steps), server
+        return core.FineTuning(self, self.learning_rate, self.local_steps), server
 
     def _training(self, roll: int = 1) -> SubmodelTraining:
         return SubmodelTraining(
