@@ -33,7 +33,7 @@ def test_with_codecs_both_ways(tmp_path: Path) -> None:
 
 
 def test_a_silo_that_arrives_later_and_silos_that_are_not_always_asked(tmp_path: Path) -> None:
-    """The newcomer starts from the server as it is at its arrival; its first state travels to it."""
+    """The arrival starts from the server as it is then; its first state travels to it."""
     participation = {"count": 2, "work": 0.7, "clients": {"south": {"join": 2}}}
     settings = config({"name": "apfl", "local_steps": 3}, rounds=6, participation=participation)
     served = ServedRun.create(tmp_path / "run", deployed(settings, tmp_path))
