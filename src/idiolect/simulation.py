@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from idiolect.core import rng, tree
 from idiolect.core.method import ClientState, Method, Population, PredictorKind, ServerState, Site
-from idiolect.core.objective import Objective, Predictor, seeded_module
+from idiolect.core.objective import Objective, Predictor, in_precision, seeded_module
 from idiolect.data.federation import Federation, Rows
 from idiolect.engines.base import Engine, Setting
 from idiolect.engines.build import EngineName, HereEngine, RayEngineChoice, build_engine
@@ -42,7 +42,9 @@ class Simulation:
             empty = federation.names[int(federation.train.sizes.argmin())]
             raise UserError(f"client {empty!r} has no training rows; every client needs at least one")
         federation = federation.to(dtype)
-        module = model.to(dtype) if isinstance(model, nn.Module) else seeded_module(model, seed, dtype)
+        module = (
+            in_precision(model, dtype) if isinstance(model, nn.Module) else seeded_module(model, seed, dtype)
+        )
         objective = Objective(module, federation.task, weight_decay)
         self.method = method
         self.plan: Plan = plan or Uniform()

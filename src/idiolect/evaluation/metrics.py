@@ -103,7 +103,7 @@ def _evaluate_part(simulation: Simulation, part: Part, rows: Rows) -> pd.DataFra
                     "kind": kind,
                     "part": part,
                     "metric": metric,
-                    "value": values.numpy(),
+                    "value": values.detach().numpy(),
                 }
             )
             for kind, metrics in by_kind.items()

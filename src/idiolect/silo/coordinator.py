@@ -19,7 +19,7 @@ from idiolect.core.method import (
     ServerState,
     Site,
 )
-from idiolect.core.objective import Batch, Objective
+from idiolect.core.objective import Batch, Objective, in_precision
 from idiolect.core.schedule import Clock
 from idiolect.data.federation import Rows
 from idiolect.engines.base import Outcome, Setting, Traffic, combine
@@ -278,8 +278,8 @@ def _build(
     sizes = [rows[name] for name in settings.silos]
     federation = settings.agreed_schema.stand_in(settings.silos, sizes).to(dtype)
     options = dict(config.model)
-    module = build_model(options.pop("name"), federation, seed=config.seed, **options).to(dtype)
-    objective = Objective(module, federation.task, config.weight_decay)
+    module = build_model(options.pop("name"), federation, seed=config.seed, **options)
+    objective = Objective(in_precision(module, dtype), federation.task, config.weight_decay)
     method = config.codec.wrap(build_method(config.method))
     plan = config.participation.bind(settings.silos)
     population = Population(federation.train.sizes, plan.present(0, len(federation)))

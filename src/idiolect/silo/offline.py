@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from idiolect.core.objective import in_precision
 from idiolect.errors import UserError
 from idiolect.models import build_model
 from idiolect.runs.personal import PersonalModel, as_module
@@ -35,8 +36,8 @@ def personal_model(folder: Path, kind: str | None = None) -> PersonalModel:
     schema, config = Schema.from_plain(agreement["schema"]), agreement["config"]
     dtype = torch.float64 if config["dtype"] == "float64" else torch.float32
     options = dict(config["model"])
-    architecture = build_model(options.pop("name"), schema.stand_in(["here"], [1]), **options).to(dtype)
-    module = as_module(models[kind], architecture).eval()
+    architecture = build_model(options.pop("name"), schema.stand_in(["here"], [1]), **options)
+    module = as_module(models[kind], in_precision(architecture, dtype)).eval()
     return PersonalModel(module, schema.task, schema.preprocessing.class_names, schema.preprocessing)
 
 

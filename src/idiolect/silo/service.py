@@ -24,7 +24,7 @@ from torch import Tensor
 from idiolect.codecs.config import CodecConfig
 from idiolect.core import tree
 from idiolect.core.method import ClientState, Cohort, Exchange, Method, Population, Site
-from idiolect.core.objective import Objective
+from idiolect.core.objective import Objective, in_precision
 from idiolect.data.federation import Federation, Rows
 from idiolect.engines.base import Setting
 from idiolect.engines.sequential import Sequential, Task
@@ -288,7 +288,7 @@ def build_setting(
     name = options.pop("name")
     if ":" not in name:  # an own model is the silo's own code, which it allowed by name
         limits.admit_model(outline_model(name, federation, **options), dtype)
-    module = build_model(name, federation, seed=config["seed"], **options).to(dtype)
+    module = in_precision(build_model(name, federation, seed=config["seed"], **options), dtype)
     method = build(CodecConfig, config["codec"], "codec").wrap(build_method(config["method"]))
     setting = SiloSetting(
         method,
