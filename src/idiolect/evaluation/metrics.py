@@ -268,7 +268,7 @@ def _evaluate_part(simulation: Surveyed, part: Part, rows: Rows, metrics: Sequen
                     "kind": kind,
                     "part": part,
                     "metric": metric,
-                    "value": values.numpy(),
+                    "value": values.detach().numpy(),
                 }
             )
             for kind, by_metric in by_kind.items()
