@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from idiolect.core.rng import uniform
-from idiolect.engines.compiler.recording import Arguments, Recording, record
+from idiolect.engines.compiler.recorder import Arguments, Recording, record
 
 CLIENTS, ROWS, INPUTS, OUTPUTS, STEPS = 3, 2, 5, 6, 4
 RATE = torch.tensor(0.07, dtype=torch.float64)

@@ -28,8 +28,8 @@ from idiolect.engines.compiler import (
     products,
     simplify,
 )
-from idiolect.engines.compiler.recording import Arguments
-from idiolect.engines.compiler.vouching import unexplained_difference
+from idiolect.engines.compiler.recorder import Arguments
+from idiolect.engines.compiler.warrant import unexplained_difference
 from idiolect.methods.additive import Additive
 from idiolect.methods.apfl import APFL
 from idiolect.methods.fedavg import FedAvg

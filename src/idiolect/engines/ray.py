@@ -21,10 +21,10 @@ from idiolect.core.cohort import Cohort
 from idiolect.core.exchange import ClientState, Exchange, Message, ServerState
 from idiolect.core.transport import Bits
 from idiolect.data.federation import Rows
-from idiolect.engines.base import Look, Outcome, Setting, Traffic
 from idiolect.engines.compiler.doubt import Doubt
 from idiolect.engines.compiler.passes import PASSES
-from idiolect.engines.partial import partial_view
+from idiolect.engines.engine import Look, Outcome, Setting, Traffic
+from idiolect.engines.local_view import partial_view
 from idiolect.engines.vectorised import Vectorised, at_their_places
 from idiolect.engines.ways import Way
 from idiolect.errors import UserError

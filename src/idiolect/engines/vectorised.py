@@ -16,12 +16,12 @@ from idiolect.core.exchange import ClientState, Exchange, Message, ServerState
 from idiolect.core.objective import Batch, Objective
 from idiolect.core.schedule import Clock
 from idiolect.data.federation import Rows
-from idiolect.engines.base import Look, Outcome, Setting, Traffic
+from idiolect.engines.allocator import keep_freed_memory
 from idiolect.engines.chunks import padded, padded_width, parameter_bytes, similar_size, similar_work, stages
 from idiolect.engines.compiler.compiler import Compiler
 from idiolect.engines.compiler.passes import PASSES
+from idiolect.engines.engine import Look, Outcome, Setting, Traffic
 from idiolect.engines.local_work import Chunk, LocalWork, Seat, Stages, first_of, over_clients
-from idiolect.engines.memory import keep_freed_memory
 from idiolect.engines.threads import ClientThreads
 from idiolect.engines.ways import Way, choose_way, say_why_one_by_one, stacking
 

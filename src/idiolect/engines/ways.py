@@ -17,8 +17,8 @@ from torch.utils.flop_counter import flop_registry
 
 from idiolect.core import rng, tree
 from idiolect.core.objective import Batch
-from idiolect.engines.base import Setting
 from idiolect.engines.chunks import chunk_size
+from idiolect.engines.engine import Setting
 from idiolect.errors import first_sentence
 
 logger = logging.getLogger("idiolect")

@@ -28,7 +28,7 @@ from idiolect.core.method import Method
 from idiolect.core.objective import Batch
 from idiolect.core.task import Task
 from idiolect.data.federation import Federation, Rows
-from idiolect.engines.base import Look
+from idiolect.engines.engine import Look
 from idiolect.errors import UserError
 from idiolect.plugins import Catalogue, kind_of
 

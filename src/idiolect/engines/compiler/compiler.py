@@ -10,8 +10,8 @@ from torch import Tensor
 
 from idiolect.engines.compiler.doubt import Doubt, describe
 from idiolect.engines.compiler.passes import PASSES
-from idiolect.engines.compiler.recording import Arguments, Recording, Replay, Step, record
-from idiolect.engines.compiler.vouching import elsewhere, unexplained_difference
+from idiolect.engines.compiler.recorder import Arguments, Recording, Replay, Step, record
+from idiolect.engines.compiler.warrant import elsewhere, unexplained_difference
 from idiolect.errors import first_sentence
 
 logger = logging.getLogger("idiolect")

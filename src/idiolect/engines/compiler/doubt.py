@@ -16,8 +16,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from idiolect.engines.compiler.recording import Arguments, Step, record
-from idiolect.engines.compiler.vouching import unexplained_difference
+from idiolect.engines.compiler.recorder import Arguments, Step, record
+from idiolect.engines.compiler.warrant import unexplained_difference
 from idiolect.store.files import new_folder, read_json, write_bytes, write_json
 
 

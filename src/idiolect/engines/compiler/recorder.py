@@ -17,7 +17,7 @@ from torch.fx import GraphModule, Node
 from idiolect.engines.compiler.graph import is_pure
 from idiolect.engines.compiler.passes import PASSES, Program, apply_passes
 from idiolect.engines.compiler.simplify import has_step_tests
-from idiolect.engines.compiler.tracing import trace
+from idiolect.engines.compiler.trace import trace
 
 aten = torch.ops.aten
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from idiolect.core import rng
-from idiolect.engines.compiler.recording import Arguments, Step
+from idiolect.engines.compiler.recorder import Arguments, Step
 
 ROUNDINGS = 16  # of each entry that a step of a well conditioned model may differ by
 MEASUREMENTS = 4  # of how far rounding moves the plain step
