@@ -28,7 +28,6 @@ from idiolect.core.method import Method
 from idiolect.core.objective import Batch
 from idiolect.core.task import Task
 from idiolect.data.federation import Federation, Rows
-from idiolect.engines.base import Look
 from idiolect.errors import UserError
 from idiolect.plugins import Catalogue, kind_of
 
@@ -229,7 +228,7 @@ class Surveyed(Protocol):
         """On whose rows."""
         ...
 
-    def survey(self, look: Look, part: Rows) -> Any:
+    def survey(self, look: Callable[[ClientState, Message, Site], Any], part: Rows) -> Any:
         """Look at every client with its rows in one part of the data; the results are stacked."""
         ...
 
