@@ -9,13 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from idiolect.core import tree
+from idiolect.core.around import MethodAround
 from idiolect.core.exchange import ClientState, Message, ServerState, Site
 from idiolect.core.method import Method, PredictorKind
 from idiolect.core.objective import Predictor
 from idiolect.data.federation import Federation, Rows
-from idiolect.engines.base import LocalEngine, Look, Setting
-from idiolect.engines.build import EngineName, HereEngine, RayEngineChoice, build_engine, set_up
-from idiolect.engines.loop import PlayedRound, play_round
+from idiolect.engines.assembly import EngineName, HereEngine, RayEngineChoice, build_engine, set_up
+from idiolect.engines.engine import LocalEngine, Look, Setting
+from idiolect.engines.round import PlayedRound, play_round
 from idiolect.evaluation.metrics import Measures, evaluate
 from idiolect.participation.sampling import Plan, Uniform
 from idiolect.store.store import Store
@@ -115,7 +116,7 @@ class Simulation:
         # Past rounds have the steps that they had, however long the newcomers train.
         round_steps = max((setting.clock_steps(exchange) for exchange in exchanges), default=None)
         if steps is not None and exchanges:
-            method = replace(method, local_steps=steps)  # type: ignore[type-var]
+            method = _with_steps(method, steps)
         simulation = Simulation(
             method,
             setting.objective.module,
@@ -179,3 +180,10 @@ class Simulation:
 
     def _ids(self, ids: Tensor | None) -> Tensor:
         return torch.arange(len(self.federation)) if ids is None else ids
+
+
+def _with_steps(method: Method, steps: int) -> Method:
+    """The method with other local steps, also where something stands around it."""
+    if isinstance(method, MethodAround):
+        return replace(method, method=_with_steps(method.method, steps))  # type: ignore[type-var]
+    return replace(method, local_steps=steps)  # type: ignore[type-var]

@@ -28,6 +28,7 @@ from idiolect.core.method import Method
 from idiolect.core.objective import Batch
 from idiolect.core.task import Task
 from idiolect.data.federation import Federation, Rows
+from idiolect.engines.engine import Look
 from idiolect.errors import UserError
 from idiolect.plugins import Catalogue, kind_of
 
@@ -228,7 +229,7 @@ class Surveyed(Protocol):
         """On whose rows."""
         ...
 
-    def survey(self, look: Callable[[ClientState, Message, Site], Any], part: Rows) -> Any:
+    def survey(self, look: Look, part: Rows) -> Any:
         """Look at every client with its rows in one part of the data; the results are stacked."""
         ...
 
@@ -267,7 +268,7 @@ def _evaluate_part(simulation: Surveyed, part: Part, rows: Rows, metrics: Sequen
                     "kind": kind,
                     "part": part,
                     "metric": metric,
-                    "value": values.numpy(),
+                    "value": values.detach().numpy(),
                 }
             )
             for kind, by_metric in by_kind.items()
