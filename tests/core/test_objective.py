@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.func import vmap
 
 from idiolect.core import tree
 from idiolect.core.objective import Batch, Mixture, Objective, seeded_module
@@ -83,3 +84,44 @@ def test_layers_that_would_be_silently_wrong_are_refused_by_name(layer: nn.Modul
 
 def test_harmless_relatives_of_refused_layers_are_accepted() -> None:
     Objective(nn.Sequential(nn.Linear(3, 3), nn.InstanceNorm1d(3), nn.Dropout(0.0)), Task("multiclass", 3))
+
+
+def test_a_predictor_has_every_parameter_and_no_other() -> None:
+    objective, params, batch = problem(Task("regression", 2))
+    backwards = dict(reversed(params.items()))
+    assert torch.equal(objective.predict(backwards, batch.inputs), objective.predict(params, batch.inputs))
+    lacking = {name: value for name, value in params.items() if name != "2.bias"}
+    with pytest.raises(UserError, match=r"a predictor of the model Sequential lacks its parameter '2\.bias'"):
+        objective.predict(lacking, batch.inputs)
+    with pytest.raises(UserError, match=r"has '2\.bais', which is none of its .*did you mean 2\.bias"):
+        objective.predict({**lacking, "2.bais": params["2.bias"]}, batch.inputs)
+    with pytest.raises(UserError, match=r"lacks its parameter '2\.bias'"):
+        objective.gradient(lacking, batch)
+    half = torch.tensor(0.5)
+    with pytest.raises(UserError, match=r"lacks its parameter '2\.bias'"):
+        objective.predict(Mixture((params, lacking), (half, half)), batch.inputs)
+
+
+def test_the_names_of_a_predictor_are_looked_at_inside_of_vmap_too() -> None:
+    objective, params, batch = problem(Task("regression", 2))
+    stacked = tree.stack([params, params])
+    stacked.pop("0.bias")
+    with pytest.raises(UserError, match=r"lacks its parameter '0\.bias'"):
+        vmap(lambda w: objective.predict(w, batch.inputs))(stacked)
+
+
+def test_tied_and_frozen_parameters_are_given_once_under_the_name_they_are_known_by() -> None:
+    module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    module[1].weight = module[0].weight
+    module[1].bias.requires_grad_(False)
+    objective = Objective(module, Task("regression", 3))
+    params = tree.scale(objective.initial_params(), 2.0)
+    assert list(params) == ["0.weight", "0.bias", "1.bias"]
+    x = torch.randn(2, 3)
+    inner = x @ params["0.weight"].T + params["0.bias"]
+    expected = inner @ params["0.weight"].T + params["1.bias"]
+    assert torch.allclose(objective.predict(params, x), expected, atol=1e-6)
+    with pytest.raises(UserError, match=r"lacks its parameter '1\.bias'"):
+        objective.predict({name: params[name] for name in ("0.weight", "0.bias")}, x)
+    with pytest.raises(UserError, match=r"has '1\.weight', which is none of its parameters"):
+        objective.predict({**params, "1.weight": params["0.weight"]}, x)

@@ -1,6 +1,7 @@
 """Trees: arithmetic leaf by leaf, and a name for every leaf."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -74,3 +75,53 @@ def test_where_broadcasts_its_condition() -> None:
 def test_bits_are_those_of_the_elements() -> None:
     assert tree.count_bits(state(1.0)) == 32 * (2 + 6 + 1)
     assert tree.count_bits({"w": torch.zeros(3, dtype=torch.float16)}) == 48
+
+
+def shuffled(like: State) -> State:
+    """The same state with its dict the other way round."""
+    return like._replace(w=dict(reversed(like.w.items())))
+
+
+@pytest.mark.parametrize(
+    "combined",
+    [
+        tree.add,
+        tree.subtract,
+        lambda a, b: tree.step(a, 0.5, b),
+        lambda a, b: tree.add_multiple(a, torch.tensor(0.5), b),
+        lambda a, b: tree.interpolate(a, b, 0.25),
+        lambda a, b: tree.pull(a, b, 0.25),
+        lambda a, b: tree.where(torch.tensor(True), a, b),
+        lambda a, b: tree.where(torch.tensor(False), a, b),
+        lambda a, b: tree.stack([a, b]),
+        lambda a, b: tree.concatenate([tree.stack([a]), tree.stack([b])]),
+        tree.dot,
+        lambda a, b: tree.flatten(b, like=a),
+        lambda a, b: tree.flatten_rows(tree.stack([b]), like=a),
+        lambda a, b: tree.unflatten(tree.flatten(b, like=a), a),
+        lambda a, b: tree.from_named(tree.to_named(b), a),
+        lambda a, b: tree.leaves(b, like=a),
+    ],
+)
+def test_two_trees_are_combined_by_name_and_others_refused(combined: Callable[[State, State], Any]) -> None:
+    a, b = state(3.0), state(5.0)
+    expected, ours = tree.leaves(combined(a, b)), tree.leaves(combined(a, shuffled(b)))
+    assert all(torch.equal(x, y) for x, y in zip(ours, expected, strict=True))
+    for odd in (b._replace(w={"b": b.w["b"]}), b._replace(w={"b": b.w["b"], "c": b.w["a"]})):
+        with pytest.raises(ValueError, match=r"differ in: .*w/a"):
+            combined(a, odd)
+
+
+def test_results_have_the_order_of_the_first_tree() -> None:
+    a, b = state(3.0), shuffled(state(5.0))
+    assert list(tree.interpolate(a, b, 0.5).w) == list(tree.where(torch.tensor(False), a, b).w) == ["b", "a"]
+
+
+def test_a_tree_of_another_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="two trees that belong together differ in"):
+        tree.add(state(3.0), tuple(state(5.0)))
+
+
+def test_a_vector_of_another_size_is_no_tree() -> None:
+    with pytest.raises(ValueError, match="a vector of 10 entries is no tree of 9"):
+        tree.unflatten(torch.zeros(10), state(1.0))

@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from idiolect.core import tree
 from idiolect.core.cohort import Cohort, Population
+from idiolect.core.hyper import STRICT
 from idiolect.core.method import Method
 from idiolect.core.task import Task
 from idiolect.data.federation import Federation, Rows
@@ -104,7 +106,7 @@ def assert_equal_runs(expected: Simulation, actual: Simulation, tolerance: float
     pairs = [(expected.server, actual.server), (expected.clients(), actual.clients())]
     pairs.append((expected.predictors(), actual.predictors()))
     for mine, theirs in pairs:
-        for a, b in zip(tree.leaves(mine), tree.leaves(theirs), strict=True):
+        for a, b in zip(tree.leaves(mine), tree.leaves(theirs, like=mine), strict=True):
             assert a.dtype == b.dtype
             scale = float(a.double().abs().max()) if a.numel() else 0.0
             torch.testing.assert_close(b.double(), a.double(), rtol=0, atol=tolerance * max(scale, 1e-3))
@@ -276,3 +278,24 @@ def test_recordings_stay_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         simulation.plan = Some()
         simulation.advance()
         assert len(recordings) <= 2
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Reversing(FedAvg):
+    """Gives the parameters back in another order in every step."""
+
+    def step(self, *arguments: Any) -> Any:
+        moved = super().step(*arguments)
+        return moved._replace(w=dict(reversed(moved.w.items())))
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_step_may_give_names_back_in_another_order(recorded: bool) -> None:
+    """Two layers of one shape, so that nothing but the names tells them apart."""
+    data = federation((4,), codes=False)
+    module = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Tanh(), nn.Linear(4, 4, bias=False))
+    method = Reversing(local_steps=3)
+    expected = Simulation(method, module, data, batch_size=3, dtype=torch.float64, engine="sequential")
+    actual = Simulation(method, module, data, batch_size=3, dtype=torch.float64, engine="vectorised")
+    actual.engine = Vectorised(actual.engine.setting, Way(4, is_recorded=recorded))
+    assert_equal_runs(expected.play(2), actual.play(2), 1e-12)

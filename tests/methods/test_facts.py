@@ -12,7 +12,7 @@ from idiolect.core.method import Method
 from idiolect.errors import UserError
 from idiolect.methods.catalogue import METHODS, find_method
 from idiolect.store.memory import MemoryStore
-from idiolect.testing.checks import simulate
+from idiolect.testing.contract import simulate
 
 
 def after_three_rounds(method: Method, *, forgetful: bool) -> dict[str, torch.Tensor]:

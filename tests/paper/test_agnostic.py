@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from idiolect.core import rng
-from idiolect.core.agnostic import drawn_by_share, drawn_uniformly
 from idiolect.core.cohort import Cohort
+from idiolect.methods._shares import drawn_by_share, drawn_uniformly
 from idiolect.methods.afl import AFL
 from idiolect.methods.agnostic_apfl import AgnosticAPFL
 from idiolect.methods.apfl import APFL

@@ -12,13 +12,13 @@ from pydantic import ValidationError
 from idiolect.codecs import SparseTernary
 from idiolect.core import tree
 from idiolect.core.exchange import Site
-from idiolect.core.fisher import diagonal_fisher
 from idiolect.core.objective import Batch, Objective
 from idiolect.core.schedule import Clock
 from idiolect.core.task import Task
 from idiolect.data.federation import Federation, Rows
-from idiolect.methods._elastic_terms import Terms, elastic_weights
 from idiolect.methods.efl import EFL
+from idiolect.methods.efl.fisher import diagonal_fisher
+from idiolect.methods.efl.terms import Terms, elastic_weights
 from idiolect.methods.fedavg import FedAvg
 from idiolect.participation import Participation
 from idiolect.participation.sampling import Plan, Uniform

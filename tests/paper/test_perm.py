@@ -12,14 +12,13 @@ from pydantic import ValidationError
 from idiolect.core import rng
 from idiolect.core.tree import flatten_rows
 from idiolect.data.quadratics import quadratics
-from idiolect.methods._mixing_matrix import MixingMatrix
-from idiolect.methods._shuffling import NOBODY, Route
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.local import Local
-from idiolect.methods.perm import PERM
-from idiolect.methods.perm_two_stage import PERMTwoStage
+from idiolect.methods.perm import PERM, PERMTwoStage
+from idiolect.methods.perm.matrix import MixingMatrix
+from idiolect.methods.perm.route import NOBODY, Route
 from idiolect.simulation import Simulation
-from idiolect.testing.checks import check_method
+from idiolect.testing import check_method
 from paper.problems import ENGINES, Softmax, close, identical_clients, on_quadratics, vector
 
 ALONE = {"regulariser": 1e-9}  # α_i = e_i wherever gradients differ

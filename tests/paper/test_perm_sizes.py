@@ -10,8 +10,7 @@ from idiolect.core import rng, tree
 from idiolect.engines.batches import Batches
 from idiolect.errors import UserError
 from idiolect.evaluation.metrics import evaluate
-from idiolect.methods.perm import PERM
-from idiolect.methods.perm_two_stage import PERMTwoStage
+from idiolect.methods.perm import PERM, PERMTwoStage
 from idiolect.models import Perceptron, build_model
 from idiolect.simulation import Simulation
 from idiolect.testing.problems import small_network, uneven_classification

@@ -12,8 +12,7 @@ from idiolect.data.sources.images import mnist
 from idiolect.data.synthetic import opposed_signs
 from idiolect.evaluation.metrics import evaluate
 from idiolect.methods.local import Local
-from idiolect.methods.perm import PERM
-from idiolect.methods.perm_two_stage import PERMTwoStage
+from idiolect.methods.perm import PERM, PERMTwoStage
 from idiolect.models import build_model
 from idiolect.simulation import Simulation
 

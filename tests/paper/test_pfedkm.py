@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from idiolect.core import tree
-from idiolect.core.moreau import approach
 from idiolect.core.objective import Batch, Objective
 from idiolect.core.task import Task
 from idiolect.data.federation import Federation, Rows
+from idiolect.methods._moreau import approach
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.local import Local
 from idiolect.methods.pfedkm import PFedKM
@@ -149,7 +149,7 @@ def test_without_a_cache_the_server_keeps_no_uploads_which_changes_nothing_if_ev
     problem = Softmax(participation=1.0)
     cached = problem.simulate(pfedkm(groups=2), "vectorised").play(ROUNDS)
     fresh = problem.simulate(pfedkm(groups=2, cache_age=0), "vectorised").play(ROUNDS)
-    assert fresh.server.uploads == ()
+    assert fresh.server.last.kept == ()
     assert torch.equal(fresh.server.labels, cached.server.labels)
     for name, leaf in cached.server.models.items():
         assert torch.equal(fresh.server.models[name], leaf)

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from idiolect.core.clustering import adjusted_rand_index
 from idiolect.core.exchange import ClientState, Message, Site
 from idiolect.data.synthetic import three_clusters
+from idiolect.methods.groups import adjusted_rand_index
 from idiolect.methods.pfedkm import PFedKM
 from idiolect.models import build_model
 from idiolect.simulation import Simulation

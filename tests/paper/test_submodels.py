@@ -16,7 +16,7 @@ from idiolect.methods.submodels import FederatedDropout, FedRolex, HeteroFL
 from idiolect.models import build_model
 from idiolect.participation.sampling import Uniform
 from idiolect.simulation import Simulation
-from idiolect.testing.checks import check_method
+from idiolect.testing import check_method
 from idiolect.testing.problems import small_network, uneven_classification
 from paper.problems import ENGINES, close
 

@@ -172,3 +172,14 @@ def test_a_store_in_which_nobody_has_a_state_is_saved_and_read(kind: str, tmp_pa
     assert not after.known(torch.arange(CLIENTS)).any()
     after.put(torch.tensor([2]), states([2], 1))
     assert_same(after.get(torch.tensor([2])), states([2], 1))
+
+
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+def test_states_are_kept_by_name(kind: str, tmp_path: Path) -> None:
+    store: Any = MemoryStore(CLIENTS) if kind == "memory" else DiskStore(CLIENTS, tmp_path)
+    store.put(torch.tensor([0]), states([0], 1))
+    later = states([1], 2)
+    store.put(torch.tensor([1]), later._replace(w=dict(reversed(later.w.items()))))
+    assert_same(store.get(torch.tensor([1])), later)
+    with pytest.raises(ValueError, match="differ in: w/a, w/c"):
+        store.put(torch.tensor([2]), later._replace(w={"b": later.w["b"], "c": later.w["a"]}))

@@ -22,7 +22,7 @@ from idiolect.methods.apfl import APFL
 from idiolect.methods.fedavg import Client, Down, FedAvg, Server, Up, Work
 from idiolect.methods.local import Local
 from idiolect.methods.submodels import HeteroFL
-from idiolect.testing import MethodError, Quadratics, Reduction, check_method
+from idiolect.testing import ContractError, Quadratics, Reduction, check_method
 from idiolect.testing.problems import Attention
 
 
@@ -194,14 +194,14 @@ BROKEN: list[tuple[type[FedAvg], str]] = [
 
 @pytest.mark.parametrize(("broken", "clause"), BROKEN, ids=[b.__name__ for b, _ in BROKEN])
 def test_a_broken_method_is_named_with_the_clause_that_it_breaks(broken: type[FedAvg], clause: str) -> None:
-    with pytest.raises(MethodError, match=clause):
+    with pytest.raises(ContractError, match=clause):
         check_method(
             broken(lr=0.3, local_steps=3), fixed_point=local_sgd_point(0.3, 3), rounds_to_fixed_point=60
         )
 
 
 def test_a_false_claim_of_reduction_is_refused() -> None:
-    with pytest.raises(MethodError, match="reduces to local"):
+    with pytest.raises(ContractError, match="reduces to local"):
         check_method(
             FedAvg(lr=0.3, local_steps=3),
             reductions=[Reduction("localized", Local(lr=0.3, local_steps=3), "personal")],
@@ -228,7 +228,7 @@ def test_an_engine_that_is_wrong_with_one_kind_of_layer_is_found(
             return outcome._replace(replies=tree.scale(outcome.replies, 1 + 1e-6))
 
     monkeypatch.setattr(build, "Vectorised", WrongWithOneLayer)
-    with pytest.raises(MethodError, match=f"vectorised equals sequential on {model}: ") as found:
+    with pytest.raises(ContractError, match=f"vectorised equals sequential on {model}: ") as found:
         check_method(FedAvg(lr=0.3, local_steps=3))
     assert str(found.value).count("vectorised equals sequential") == 1
 

@@ -65,7 +65,7 @@ class Compressed(MethodAround):
         """All founding clients hold the fields that go down."""
         inner = self.method.server_init(params, population, key)
         exchanges = self.method.exchanges(inner)
-        self._refuse_what_makes_no_sense(exchanges)
+        self._refuse_what_makes_no_sense(exchanges, inner)
         broadcasts, untold = {}, {}
         if self.down.codec is not None:
             message = _one_down(exchanges[0], inner)
@@ -109,8 +109,13 @@ class Compressed(MethodAround):
             exchange, self.method.transport(exchange.inner), exchange.up, exchange.down_channel
         )
 
-    def _refuse_what_makes_no_sense(self, exchanges: Sequence[Exchange]) -> None:
-        if not any(sources_of(exchange) for exchange in exchanges):
+    def _refuse_what_makes_no_sense(self, exchanges: Sequence[Exchange], inner: ServerState) -> None:
+        changes = [
+            getattr(_one_down(exchange, inner), source)
+            for exchange in exchanges
+            for source in sources_of(exchange).values()
+        ]
+        if not all(tree.leaves(change) for change in changes or [()]):
             raise UserError(
                 f"codec cannot be used with method={self.name}: none of its uploads is the change of a model "
                 "that the server sent; leave out codec.up and codec.down"

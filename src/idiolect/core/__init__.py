@@ -19,14 +19,15 @@ from idiolect.core.exchange import (
     Work,
 )
 from idiolect.core.hyper import STRICT, hyper
-from idiolect.core.messages import Nothing, SharedModel
-from idiolect.core.method import Method, PredictorKind
+from idiolect.core.messages import LocalModel, Nothing, SharedModel
+from idiolect.core.method import Method, PredictorKind, Predictors
 from idiolect.core.newcomer import FineTuning, Newcomer, TrainedNewcomer
 from idiolect.core.objective import Batch, Mixture, Objective, Predictor
 from idiolect.core.observed import StepAverage
 from idiolect.core.optimizer import Optimizer
+from idiolect.core.parts import Parts, Patterns, last_layer
 from idiolect.core.projection import onto_ball, onto_simplex
-from idiolect.core.schedule import Clock, Constant, Schedule
+from idiolect.core.schedule import Clock, Constant, PerRound, Schedule
 from idiolect.core.task import Task
 from idiolect.core.transport import OwnCodec, Scope, Transport
 from idiolect.core.tree import Params
@@ -44,6 +45,7 @@ __all__ = [
     "Exchange",
     "FineTuning",
     "Info",
+    "LocalModel",
     "LocalWork",
     "Message",
     "Method",
@@ -54,9 +56,13 @@ __all__ = [
     "Optimizer",
     "OwnCodec",
     "Params",
+    "Parts",
+    "Patterns",
+    "PerRound",
     "Population",
     "Predictor",
     "PredictorKind",
+    "Predictors",
     "Schedule",
     "Scope",
     "ServerState",
@@ -70,6 +76,7 @@ __all__ = [
     "Work",
     "gradient",
     "hyper",
+    "last_layer",
     "onto_ball",
     "onto_simplex",
     "plain_mean",

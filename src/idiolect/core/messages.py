@@ -13,3 +13,9 @@ class SharedModel(NamedTuple):
     """To every client: the model that the server has for all."""
 
     w: Params
+
+
+class LocalModel(NamedTuple):
+    """From each client: its copy of the shared model after the local steps."""
+
+    w: Params

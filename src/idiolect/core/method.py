@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from idiolect.core.observed import StepAverage
 
 PredictorKind = Literal["global", "localized", "personal", "group"]
+Predictors = dict[PredictorKind, Predictor]
 
 
 class Method(ABC):
@@ -77,7 +78,7 @@ class Method(ABC):
         return client
 
     @abstractmethod
-    def predictors(self, client: ClientState, brief: Message) -> dict[PredictorKind, Predictor]:
+    def predictors(self, client: ClientState, brief: Message) -> Predictors:
         """Every model that the client can predict with, by kind, in the order of `kinds`."""
 
     def newcomer(self, server: ServerState) -> tuple["Method", ServerState]:

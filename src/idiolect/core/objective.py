@@ -9,6 +9,7 @@ from torch.func import functional_call
 
 from idiolect.core import rng, tree
 from idiolect.core.autodiff import gradient
+from idiolect.core.parts import require_names
 from idiolect.core.task import Task
 from idiolect.core.tree import Params
 from idiolect.errors import UserError
@@ -42,6 +43,7 @@ class Objective:
         self.module = module
         self.task = task
         self.weight_decay = weight_decay
+        self._names = dict.fromkeys(name for name, _ in module.named_parameters())
         self._further_names = _names_of_tied_parameters(module)
 
     @property
@@ -54,13 +56,16 @@ class Objective:
         return {name: p.detach().clone() for name, p in self.module.named_parameters()}
 
     def predict(self, predictor: Predictor, inputs: Tensor) -> Tensor:
-        """The model's outputs for some rows."""
+        """The model's outputs for some rows; a predictor without all of the model's parameters is refused."""
         if isinstance(predictor, Mixture):
             outputs = [
                 weight * self.predict(member, inputs)
                 for member, weight in zip(predictor.members, predictor.weights, strict=True)
             ]
             return torch.stack(outputs).sum(0)
+        # For a parameter that is missing torch would take the module's own value.
+        if predictor.keys() != self._names.keys():
+            require_names(predictor, self._names, f"a predictor of the model {type(self.module).__name__}")
         tied = {other: predictor[name] for other, name in self._further_names.items()}
         return torch.as_tensor(
             functional_call(self.module, {**predictor, **tied}, (inputs,), tie_weights=False)

@@ -34,17 +34,21 @@ class StepAverage:
     """An average over the steps of a run, which takes the place of the model that the method is judged by."""
 
     own: Callable[[MethodWork], Params]  # x_i, of which each client keeps the average
-    still: Callable[[ClientState], Params]  # x_i between the client's rounds
     model: Callable[[ClientState, Params, Params], Params]  # from the means of x_i and y
     shared: Callable[[MethodWork], Params] | None = None  # y_j, averaged over clients too; None: nothing is
+    still: Callable[[ClientState], Params] | None = None  # x_i between rounds; None: as in a client's work
     counts_absence: bool = True  # whether the steps of rounds without the client count
     weight: Callable[[Number], Number] = lambda time: 1  # p_t
+
+    def between_rounds(self, client: ClientState) -> Params:
+        """x_i of a client that does not train."""
+        return (self.still or self.own)(client)
 
     def inside(self, inner: Callable[[ClientState], ClientState]) -> "StepAverage":
         """The same for clients inside of others."""
         return replace(
             self,
-            still=lambda client: self.still(inner(client)),
+            still=lambda client: self.between_rounds(inner(client)),
             model=lambda client, own, shared: self.model(inner(client), own, shared),
         )
 
@@ -139,7 +143,7 @@ class Observed(MethodAround):
         inner = self.method.client_init(server.inner, client_id)
         if self.average is None:
             return Client(inner, (), ())
-        return Client(inner, Average.empty(self.average.still(inner)), _weight(server))
+        return Client(inner, Average.empty(self.average.between_rounds(inner)), _weight(server))
 
     def exchanges(self, server: Server) -> tuple["ObservedExchange", ...]:
         """Those of the method."""
@@ -164,7 +168,7 @@ class Observed(MethodAround):
         own, last = client.average, predictors[self.judged_by]
         if self.average.counts_absence:
             here = torch.maximum(brief.weight - client.missed, own.weight)
-            own = own.caught_up(self.average.still(client.inner), here)
+            own = own.caught_up(self.average.between_rounds(client.inner), here)
         shared = brief.shared if isinstance(brief.shared, dict) else tree.zeros_like(own.total)
         averaged = self.average.model(client.inner, own.mean(tree.zeros_like(own.total)), shared)
         return predictors | {self.judged_by: tree.where(own.weight > 0, averaged, last)}
@@ -200,7 +204,7 @@ class ObservedExchange(ExchangeAround):
         inner = self.inner.begin(client.inner, down.inner, site)
         own, shared = client.average, _NOTHING
         if average is not None and average.counts_absence:
-            own = own.caught_up(average.still(client.inner), down.weight - client.missed)
+            own = own.caught_up(average.between_rounds(client.inner), down.weight - client.missed)
         if average is not None and average.shared is not None:
             shared = Average.empty(average.shared(inner))
         if path is None:

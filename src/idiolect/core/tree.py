@@ -2,6 +2,9 @@
 
 A tree is a tensor, or a dict, tuple or NamedTuple of trees; the empty tuple stands for "nothing here".
 Parameters are `dict[str, Tensor]`. Every operation returns a new tree; none changes its arguments.
+
+Trees that are combined must have the same names at all places. They need not have them in the same order:
+entries of dicts are found by name, and the result has the order of the first tree.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,16 +19,29 @@ Tree = Any
 T = TypeVar("T")
 
 PATH_SEPARATOR = "/"
+_NOTHING = torch.empty(0)
 
 
 def map_tree(function: Callable[..., Any], tree: T, *others: Tree) -> T:
-    """Apply `function` leaf by leaf to trees of one structure."""
-    return pytree.tree_map(function, tree, *others)
+    """Apply `function` leaf by leaf to trees of one structure; the result is ordered as the first one."""
+    own, structure = pytree.tree_flatten(tree)
+    theirs = [_leaves_as(structure, other) for other in others]
+    return pytree.tree_unflatten(map(function, own, *theirs), structure)
 
 
-def leaves(tree: Tree) -> list[Tensor]:
-    """The tensors of a tree, in a fixed order."""
-    return list(pytree.tree_leaves(tree))
+def leaves(tree: Tree, like: Tree | None = None) -> list[Tensor]:
+    """The tensors of a tree, in its own order, or in that of another tree of the same structure."""
+    return list(pytree.tree_leaves(tree)) if like is None else _leaves_as(pytree.tree_structure(like), tree)
+
+
+def _leaves_as(structure: pytree.TreeSpec, tree: Tree) -> list[Tensor]:
+    """The tensors of a tree in the order of a structure; a tree of another structure is refused."""
+    try:
+        return structure.flatten_up_to(tree)
+    except ValueError as error:
+        expected = to_named(pytree.tree_unflatten([_NOTHING] * structure.num_leaves, structure))
+        odd = ", ".join(sorted(expected.keys() ^ to_named(tree).keys()))
+        raise ValueError(f"two trees that belong together differ in: {odd or error}") from error
 
 
 def add(a: T, b: T) -> T:
@@ -60,22 +76,24 @@ def add_multiple(a: T, factor: Tensor, b: T) -> T:
 
 def interpolate(a: T, b: T, weight: Tensor | float) -> T:
     """weight * a + (1 - weight) * b."""
-    return pull(b, a, weight)
+    return map_tree(lambda x, y: _between(y, x, weight), a, b)
 
 
 def pull(a: T, b: T, strength: Tensor | float) -> T:
     """a - strength * (a - b): one step of descent on half the squared distance to b; exactly a for 0."""
+    return map_tree(lambda x, y: _between(x, y, strength), a, b)
 
-    def move(x: Tensor, y: Tensor) -> Tensor:
-        # One pass over the parameters instead of four.
-        return torch.lerp(x, y, strength.to(x.dtype) if isinstance(strength, Tensor) else strength)
 
-    return map_tree(move, a, b)
+def _between(x: Tensor, y: Tensor, weight: Tensor | float) -> Tensor:
+    """x + weight * (y - x), in one pass over the parameters instead of four."""
+    return torch.lerp(x, y, weight.to(x.dtype) if isinstance(weight, Tensor) else weight)
 
 
 def dot(a: Tree, b: Tree) -> Tensor:
     """The inner product of two trees."""
-    return torch.stack([(x * y).sum() for x, y in zip(leaves(a), leaves(b), strict=True)]).sum()
+    own, structure = pytree.tree_flatten(a)
+    pairs = zip(own, _leaves_as(structure, b), strict=True)
+    return torch.stack([(x * y).sum() for x, y in pairs]).sum()
 
 
 def squared_norm(tree: Tree) -> Tensor:
@@ -136,18 +154,28 @@ def weighted_sum(stacked: T, weights: Tensor) -> T:
     return map_tree(total, stacked)
 
 
-def flatten(tree: Tree) -> Tensor:
-    """All leaves as one vector."""
-    return torch.cat([leaf.reshape(-1) for leaf in leaves(tree)])
+def flatten(tree: Tree, like: Tree | None = None) -> Tensor:
+    """All leaves as one vector.
+
+    A vector has no names: of trees whose vectors are compared, all but one are given that one as `like`.
+    """
+    return torch.cat([leaf.reshape(-1) for leaf in leaves(tree, like)])
 
 
-def flatten_rows(stacked: Tree) -> Tensor:
-    """A stacked tree as a matrix, one row for each entry of the first axis."""
-    return torch.cat([leaf.reshape(leaf.shape[0], leaf.shape[1:].numel()) for leaf in leaves(stacked)], dim=1)
+def flatten_rows(stacked: Tree, like: Tree | None = None) -> Tensor:
+    """A stacked tree as a matrix, one row for each entry of the first axis; `like` as for `flatten`."""
+    rows = [leaf.reshape(leaf.shape[0], leaf.shape[1:].numel()) for leaf in leaves(stacked, like)]
+    return torch.cat(rows, dim=1)
 
 
 def unflatten(vector: Tensor, like: T) -> T:
-    """The inverse of `flatten`, and, for a matrix, of `flatten_rows` (`like` is a single tree)."""
+    """The inverse of `flatten`, and, for a matrix, of `flatten_rows`.
+
+    `like` is a single tree, in the order in which the vector was made: `flatten(tree, like)`.
+    """
+    size = sum(leaf.numel() for leaf in leaves(like))
+    if vector.shape[-1] != size:
+        raise ValueError(f"a vector of {vector.shape[-1]} entries is no tree of {size}")
     start = 0
 
     def take(leaf: Tensor) -> Tensor:

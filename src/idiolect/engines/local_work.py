@@ -168,7 +168,8 @@ class LocalWork:
             client, down, seat, round_number = pytree.tree_unflatten(arguments.fixed, fixed_structure)
             rows, each = arguments.drawn, len(Batch._fields)
             batches = tuple(Batch(*rows[start : start + each]) for start in range(0, len(rows), each))
-            return tree.leaves(stacked(work, client, down, batches, seat, round_number, arguments.step))
+            moved = stacked(work, client, down, batches, seat, round_number, arguments.step)
+            return tree.leaves(moved, like=work)
 
         return flat_step
 

@@ -1,1 +1,1 @@
-"""The methods, one file each."""
+"""The methods, one file or folder each."""

@@ -15,24 +15,8 @@ from typing import ClassVar, NamedTuple
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import (
-    STRICT,
-    Batches,
-    Cohort,
-    Exchange,
-    Info,
-    LocalWork,
-    Method,
-    Params,
-    Population,
-    Predictor,
-    PredictorKind,
-    Schedule,
-    Site,
-    hyper,
-    reply_weights,
-    tree,
-)
+from idiolect import core
+from idiolect.core import STRICT, Batches, Params, Site, hyper, tree
 
 
 # What the server remembers from round to round: only what the next round needs.
@@ -63,22 +47,22 @@ class Up(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Template(Method, Exchange):
+class Template(core.Method, core.Exchange):
     """<One line for the list of methods.>"""
 
     name: ClassVar[str] = "template"
     paper: ClassVar[str] = "<authors year>"
-    kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized")
-    judged_by: ClassVar[PredictorKind] = "localized"
+    kinds: ClassVar[tuple[core.PredictorKind, ...]] = ("global", "localized")
+    judged_by: ClassVar[core.PredictorKind] = "localized"
     relative_to: ClassVar[dict[str, str]] = {"w": "w"}  # uploads that are changed copies of downlinks
 
     # Names spelled out, the paper's symbol and values beside them.
-    learning_rate: Schedule = hyper(
+    learning_rate: core.Schedule = hyper(
         0.1, "step size of the local steps", symbol="η", alias="lr", paper="<0.1>"
     )
-    local_steps: LocalWork = hyper(10, "local steps in a round", symbol="τ", paper="<10>")
+    local_steps: core.LocalWork = hyper(10, "local steps in a round", symbol="τ", paper="<10>")
 
-    def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
+    def server_init(self, params: Params, population: core.Population, key: Tensor) -> Server:
         """<w^0.>"""
         return Server(params)
 
@@ -105,14 +89,14 @@ class Template(Method, Exchange):
         return Client(work), Up(work)
 
     # Weights: the server gets the weighted sum of the uploads, and never needs them one by one.
-    def weights(self, server: Server, cohort: Cohort) -> Tensor:
+    def weights(self, server: Server, cohort: core.Cohort) -> Tensor:
         """<1/m.>"""
-        return reply_weights(cohort, "uniform")
+        return core.reply_weights(cohort, "uniform")
 
-    def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
+    def absorb(self, server: Server, replies: Up, cohort: core.Cohort) -> tuple[Server, core.Info]:
         """<w <- mean of the w_i.> The second value is diagnostics for the log."""
         return Server(replies.w), {}
 
-    def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
+    def predictors(self, client: Client, brief: Down) -> core.Predictors:
         """Every model that the client can predict with, by kind, in the order of `kinds`."""
         return {"global": brief.w, "localized": client.w}

@@ -29,28 +29,8 @@ from pydantic import model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import (
-    STRICT,
-    Batches,
-    Clock,
-    Cohort,
-    Constant,
-    Exchange,
-    Info,
-    LocalWork,
-    Method,
-    Params,
-    Population,
-    Predictor,
-    PredictorKind,
-    Schedule,
-    Site,
-    StepAverage,
-    Weighting,
-    hyper,
-    reply_weights,
-    tree,
-)
+from idiolect import core
+from idiolect.core import STRICT, Batches, Params, Site, hyper, tree
 
 
 class Server(NamedTuple):
@@ -66,10 +46,7 @@ class Client(NamedTuple):
     w: Params
 
 
-class Down(NamedTuple):
-    """To every client: the shared part."""
-
-    w: Params
+Down = core.SharedModel
 
 
 class Up(NamedTuple):
@@ -86,33 +63,25 @@ class Work(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Additive(Method, Exchange):
+class Additive(core.Method, core.Exchange):
     """A shared part plus a personal part, trained by one gradient."""
 
     name: ClassVar[str] = "additive"
     aliases: ClassVar[tuple[str, ...]] = ("additive-local-sgd", "personalized-local-sgd")
     paper: ClassVar[str] = "additive personalised Local SGD"
-    kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized", "personal")
-    judged_by: ClassVar[PredictorKind] = "personal"
+    kinds: ClassVar[tuple[core.PredictorKind, ...]] = ("global", "localized", "personal")
+    judged_by: ClassVar[core.PredictorKind] = "personal"
     stateful: ClassVar[bool] = True
     changes_of: ClassVar[dict[str, str]] = {"delta": "w"}
 
-    learning_rate: Schedule = hyper(
-        0.05, "step size of the shared part", symbol="η", alias="lr", paper="0.05; 1/(2(1+α)L)"
-    )
-    personal_rate: Schedule | None = hyper(
-        None, "step size of the personal part; None: that of the shared part", symbol="αη", paper="α = 1"
-    )
+    learning_rate: core.Schedule = hyper(0.05, "step size of w", symbol="η", alias="lr", paper="1/(2(1+α)L)")
+    personal_rate: core.Schedule | None = hyper(None, "step size of θ; None: η", symbol="αη", paper="α = 1")
     outer_step: float = hyper(1.0, "server's step along the mean move", symbol="β", paper="1; up to √M", ge=0)
-    local_steps: LocalWork = hyper(10, "local steps in a round", symbol="K", paper="3; 10")
-    output: Literal["last", "average", "local_average"] = hyper(
-        "last", "the personal model: the last iterate (I), or the average of all (II, III)"
-    )
-    weighting: Weighting = hyper("uniform", "weights of the replies")
+    local_steps: core.LocalWork = hyper(10, "local steps in a round", symbol="K", paper="3; 10")
+    output: Literal["last", "average", "local_average"] = hyper("last", "which personal model: I, II or III")
+    weighting: core.Weighting = hyper("uniform", "weights of the replies")
     allow_unstable: bool = hyper(False, "keep an outer step above 2 + α, which can diverge")
-    log_consensus_error: bool = hyper(
-        False, "log ξ_t in every local step; uploads the whole path of w_m: local_steps times the traffic"
-    )
+    log_consensus_error: bool = hyper(False, "log ξ_t in every local step, for local_steps times the upload")
 
     @model_validator(mode="after")
     def _warn_if_clamped(self) -> Self:
@@ -125,18 +94,18 @@ class Additive(Method, Exchange):
         return self
 
     @property
-    def _personal_rate(self) -> Schedule:
+    def _personal_rate(self) -> core.Schedule:
         return self.learning_rate if self.personal_rate is None else self.personal_rate
 
     @property
     def _stable_outer_step(self) -> float:
         """β ≤ 2 + α (2.7), with α the ratio of the rates at the start."""
-        start = Clock(0, 0, 1)
+        start = core.Clock(0, 0, 1)
         shared, personal = float(self.learning_rate(start)), float(self._personal_rate(start))
         alpha = personal / shared if shared > 0 else math.inf
         return self.outer_step if self.allow_unstable else min(self.outer_step, 2 + alpha)
 
-    def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
+    def server_init(self, params: Params, population: core.Population, key: Tensor) -> Server:
         """w^0."""
         return Server(params)
 
@@ -162,38 +131,35 @@ class Additive(Method, Exchange):
         """C2: keep θ_m and w_m, which make v; send w_m - w."""
         return Client(tree.subtract(work.v, work.w), work.w), Up(tree.subtract(work.w, down.w))
 
-    def weights(self, server: Server, cohort: Cohort) -> Tensor:
+    def weights(self, server: Server, cohort: core.Cohort) -> Tensor:
         """Uniform in the paper."""
-        return reply_weights(cohort, self.weighting)
+        return core.reply_weights(cohort, self.weighting)
 
-    def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
+    def absorb(self, server: Server, replies: Up, cohort: core.Cohort) -> tuple[Server, core.Info]:
         """w <- w + β mean(w_m - w)."""
         return Server(tree.advance(server.w, self._stable_outer_step, replies.delta)), {}
 
-    def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
+    def predictors(self, client: Client, brief: Down) -> core.Predictors:
         """w alone, the client's sum after its local steps, and the sum with the shared w."""
-        return {
-            "global": brief.w,
-            "localized": tree.add(client.w, client.theta),
-            "personal": tree.add(brief.w, client.theta),
-        }
+        localized, personal = (tree.add(w, client.theta) for w in (client.w, brief.w))
+        return {"global": brief.w, "localized": localized, "personal": personal}
 
-    def step_average(self) -> StepAverage | None:
+    def step_average(self) -> core.StepAverage | None:
         """Options II and III."""
         match self.output:
             case "last":
                 return None
             case "average":
-                return StepAverage(
+                return core.StepAverage(
                     own=lambda work: tree.subtract(work.v, work.w),
                     still=lambda client: client.theta,
                     shared=lambda work: work.w,
                     model=lambda client, theta, w: tree.add(w, theta),
                 )
             case "local_average":
-                return StepAverage(
+                return core.StepAverage(
                     own=lambda work: work.v,
-                    still=lambda client: client.theta,
+                    still=lambda client: client.w,
                     model=lambda client, v, _: v,
                     counts_absence=False,
                 )
@@ -205,6 +171,9 @@ class Additive(Method, Exchange):
     def newcomer(self, server: Server) -> tuple["Additive", Server]:
         """θ only: the same steps with w frozen."""
         frozen = replace(
-            self, learning_rate=Constant(0.0), personal_rate=self._personal_rate, log_consensus_error=False
+            self,
+            learning_rate=core.Constant(0.0),
+            personal_rate=self._personal_rate,
+            log_consensus_error=False,
         )
         return frozen, server

@@ -17,25 +17,9 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import (
-    STRICT,
-    Batches,
-    Clock,
-    Cohort,
-    Exchange,
-    Info,
-    Method,
-    Params,
-    Population,
-    Predictor,
-    PredictorKind,
-    Schedule,
-    Site,
-    hyper,
-    tree,
-)
-from idiolect.core.agnostic import ascend, initial_shares
-from idiolect.core.newcomer import FineTuning
+from idiolect import core
+from idiolect.core import STRICT, Batches, Params, Site, hyper, tree
+from idiolect.methods._shares import ascend, initial_shares
 
 
 class Server(NamedTuple):
@@ -66,20 +50,20 @@ class Up(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class AFL(Method, Exchange):
+class AFL(core.Method, core.Exchange):
     """Agnostic federated learning: descent in the model, ascent in the clients' shares."""
 
     name: ClassVar[str] = "afl"
     paper: ClassVar[str] = "Mohri, Sivek, Suresh 2019"
-    kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized")
-    judged_by: ClassVar[PredictorKind] = "localized"
+    kinds: ClassVar[tuple[core.PredictorKind, ...]] = ("global", "localized")
+    judged_by: ClassVar[core.PredictorKind] = "localized"
     relative_to: ClassVar[dict[str, str]] = {"w": "w"}
 
-    learning_rate: Schedule = hyper(0.1, "step size of w", symbol="γ_w", alias="lr")
-    shares_rate: Schedule = hyper(0.01, "step size of the clients' shares", symbol="γ_q")
+    learning_rate: core.Schedule = hyper(0.1, "step size of w", symbol="γ_w", alias="lr")
+    shares_rate: core.Schedule = hyper(0.01, "step size of the clients' shares", symbol="γ_q")
     local_steps: Literal[1] = hyper(1, "one step in a round")
 
-    def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
+    def server_init(self, params: Params, population: core.Population, key: Tensor) -> Server:
         """w^0, q^0."""
         return Server(params, initial_shares(population), torch.tensor(0))
 
@@ -105,12 +89,12 @@ class AFL(Method, Exchange):
         """Keep w_i; send it and the loss."""
         return Client(work.w), work
 
-    def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
+    def absorb(self, server: Server, replies: Up, cohort: core.Cohort) -> tuple[Server, core.Info]:
         """Descent in w, by Σ p_i (w_i - w) = Σ p_i w_i - (Σ p_i) w with p_i = q_i / π_i; ascent in q."""
         draws = 1.0 if cohort.multiplicity is None else cohort.multiplicity
         weights = server.shares[cohort.ids] * draws / cohort.inclusion
         w = tree.add(tree.scale(server.w, 1 - weights.sum()), tree.weighted_sum(replies.w, weights))
-        rate = self.shares_rate(Clock(int(server.round), 0, self.local_steps))
+        rate = self.shares_rate(core.Clock(int(server.round), 0, self.local_steps))
         slope = torch.zeros_like(server.shares)
         slope[cohort.ids] = rate * replies.loss.double() * draws / cohort.inclusion
         shares = ascend(server.shares, slope, cohort.population)
@@ -120,10 +104,10 @@ class AFL(Method, Exchange):
         """The clock of the shares' step size."""
         return server._replace(round=server.round + 1)
 
-    def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
+    def predictors(self, client: Client, brief: Down) -> core.Predictors:
         """The shared model, and the client's last copy of it."""
         return {"global": brief.w, "localized": client.w}
 
-    def newcomer(self, server: Server) -> tuple[FineTuning, Server]:
+    def newcomer(self, server: Server) -> tuple[core.FineTuning, Server]:
         """Local steps from the shared model."""
-        return FineTuning(self, self.learning_rate, self.local_steps), server
+        return core.FineTuning(self, self.learning_rate, self.local_steps), server

@@ -15,22 +15,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import (
-    STRICT,
-    Batches,
-    Cohort,
-    Exchange,
-    Info,
-    Method,
-    Params,
-    Population,
-    Predictor,
-    PredictorKind,
-    Schedule,
-    Site,
-    hyper,
-    tree,
-)
+from idiolect import core
+from idiolect.core import STRICT, Batches, Params, Site, hyper, tree
 from idiolect.methods import apfl
 from idiolect.methods.apfl import APFL, Client
 from idiolect.methods.drfa import DRFA, Down, DRFALosses, Server, Up
@@ -44,22 +30,22 @@ class Work(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class AgnosticAPFL(Method, Exchange):
+class AgnosticAPFL(core.Method, core.Exchange):
     """Adaptive mixture of a local model and a shared one that is robust to who is asked."""
 
     name: ClassVar[str] = "agnostic-apfl"
     paper: ClassVar[str] = "Deng, Kamani, Mahdavi 2020, appendix C"
-    kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized", "personal")
-    judged_by: ClassVar[PredictorKind] = "personal"
+    kinds: ClassVar[tuple[core.PredictorKind, ...]] = ("global", "localized", "personal")
+    judged_by: ClassVar[core.PredictorKind] = "personal"
     stateful: ClassVar[bool] = True
     gradients_per_step: ClassVar[int] = 2
     relative_to: ClassVar[dict[str, str]] = {"w": "w", "snapshot": "w"}
 
-    learning_rate: Schedule = hyper(
+    learning_rate: core.Schedule = hyper(
         {"name": "per_round", "initial": 0.1}, "step size of w and v", symbol="η", alias="lr"
     )
     local_steps: int = hyper(10, "local steps in a round", symbol="τ", ge=1)
-    shares_rate: Schedule = hyper(0.01, "step size of the clients' shares", symbol="γ_q")
+    shares_rate: core.Schedule = hyper(0.01, "step size of the clients' shares", symbol="γ_q")
     mixing: Annotated[float, Field(ge=0, le=1)] | Literal["adaptive"] = hyper(
         "adaptive", "weight of the local model: a fixed number, or learned", symbol="α"
     )
@@ -82,7 +68,7 @@ class AgnosticAPFL(Method, Exchange):
             initial_mixing=self.initial_mixing,
         )
 
-    def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
+    def server_init(self, params: Params, population: core.Population, key: Tensor) -> Server:
         """w^0, q^0."""
         return self.shared.server_init(params, population, key)
 
@@ -90,11 +76,11 @@ class AgnosticAPFL(Method, Exchange):
         """v_i^0 = w^0, α_i^0."""
         return self.mixture.client_init(apfl.Server(server.w), client_id)
 
-    def exchanges(self, server: Server) -> Sequence[Exchange]:
+    def exchanges(self, server: Server) -> Sequence[core.Exchange]:
         """Training, then losses."""
         return (self, DRFALosses(self.shared))
 
-    def ask(self, server: Server, cohort: Cohort, key: Tensor) -> Cohort:
+    def ask(self, server: Server, cohort: core.Cohort, key: Tensor) -> core.Cohort:
         """Draws ∝ q."""
         return self.shared.ask(server, cohort, key)
 
@@ -104,23 +90,23 @@ class AgnosticAPFL(Method, Exchange):
 
     def begin(self, client: Client, down: Down, site: Site) -> Work:
         """w_i <- w; v and α as they were."""
-        return Work(self.mixture.begin(client, apfl.Down(down.w), site), down.w)
+        return Work(self.mixture.begin(client, core.SharedModel(down.w), site), down.w)
 
     def step(self, work: Work, client: Client, down: Down, batches: Batches, site: Site) -> Work:
         """APFL's step, whose step of w_i is DRFA's; u_i follows w_i until t'."""
-        moved = self.mixture.step(work.mixture, client, apfl.Down(down.w), batches, site)
+        moved = self.mixture.step(work.mixture, client, core.SharedModel(down.w), batches, site)
         return Work(moved, tree.where(site.clock.step < down.snapshot_step, moved.w, work.snapshot))
 
     def finish(self, work: Work, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
         """Keep v, α and w_i; send w_i and u_i."""
-        kept, _ = self.mixture.finish(work.mixture, client, apfl.Down(down.w), site)
+        kept, _ = self.mixture.finish(work.mixture, client, core.SharedModel(down.w), site)
         return kept, Up(kept.w, work.snapshot)
 
-    def weights(self, server: Server, cohort: Cohort) -> Tensor:
+    def weights(self, server: Server, cohort: core.Cohort) -> Tensor:
         """1/m for each draw."""
         return self.shared.weights(server, cohort)
 
-    def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
+    def absorb(self, server: Server, replies: Up, cohort: core.Cohort) -> tuple[Server, core.Info]:
         """w and u."""
         return self.shared.absorb(server, replies, cohort)
 
@@ -128,14 +114,14 @@ class AgnosticAPFL(Method, Exchange):
         """DRFA's clock."""
         return self.shared.end_round(server)
 
-    def brief(self, server: Server, ids: Tensor) -> apfl.Down:
+    def brief(self, server: Server, ids: Tensor) -> core.SharedModel:
         """w."""
-        return apfl.Down(server.w)
+        return core.SharedModel(server.w)
 
-    def predictors(self, client: Client, brief: apfl.Down) -> dict[PredictorKind, Predictor]:
+    def predictors(self, client: Client, brief: core.SharedModel) -> core.Predictors:
         """w, w_i and α v + (1 - α) w."""
         return self.mixture.predictors(client, brief)
 
-    def newcomer(self, server: Server) -> tuple[Method, apfl.Server]:
+    def newcomer(self, server: Server) -> tuple[core.Method, apfl.Server]:
         """As with APFL."""
         return self.mixture.newcomer(apfl.Server(server.w))

@@ -21,32 +21,8 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import (
-    STRICT,
-    Batch,
-    Batches,
-    Cohort,
-    Exchange,
-    Info,
-    LocalWork,
-    Method,
-    Mixture,
-    Objective,
-    Params,
-    Population,
-    Predictor,
-    PredictorKind,
-    Schedule,
-    Site,
-    StepAverage,
-    TrainedNewcomer,
-    Weighting,
-    gradient,
-    hyper,
-    onto_ball,
-    reply_weights,
-    tree,
-)
+from idiolect import core
+from idiolect.core import STRICT, Batches, Params, Site, hyper, tree
 
 
 class Server(NamedTuple):
@@ -63,63 +39,36 @@ class Client(NamedTuple):
     w: Params
 
 
-class Down(NamedTuple):
-    """To every client: the shared model."""
-
-    w: Params
-
-
-class Up(NamedTuple):
-    """From each client: its copy of w after the local steps."""
-
-    w: Params
+Down = core.SharedModel
+Up = core.LocalModel
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class APFL(Method, Exchange):
+class APFL(core.Method, core.Exchange):
     """Adaptive mixture of a local and the shared model."""
 
     name: ClassVar[str] = "apfl"
     paper: ClassVar[str] = "Deng, Kamani, Mahdavi 2020"
-    kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized", "personal")
-    judged_by: ClassVar[PredictorKind] = "personal"
+    kinds: ClassVar[tuple[core.PredictorKind, ...]] = ("global", "localized", "personal")
+    judged_by: ClassVar[core.PredictorKind] = "personal"
     stateful: ClassVar[bool] = True
     gradients_per_step: ClassVar[int] = 2
     relative_to: ClassVar[dict[str, str]] = {"w": "w"}
 
-    learning_rate: Schedule = hyper(
-        {"name": "per_round", "initial": 0.1}, "step size of w and v", symbol="η", alias="lr",
-        paper="0.1, 1 % decay",
-    )  # fmt: skip
-    local_steps: LocalWork = hyper(10, "local steps in a round", symbol="τ", paper="10; 20; 1 epoch")
+    learning_rate: core.Schedule = hyper(core.PerRound(0.1), "step size of w and v", symbol="η", alias="lr")
+    local_steps: core.LocalWork = hyper(10, "local steps in a round", symbol="τ", paper="10; 20; 1 epoch")
     mixing: Annotated[float, Field(ge=0, le=1)] | Literal["adaptive"] = hyper(
-        "adaptive", "weight of the local model: a fixed number, or learned", symbol="α",
-        paper="0.25, 0.5, 0.75, adaptive",
-    )  # fmt: skip
-    initial_mixing: float = hyper(
-        0.5, "first weight where it is learned", symbol="α⁰", paper="0.01; 0.5", ge=0, le=1
+        "adaptive", "weight of v: a number, or learned", symbol="α", paper="0.25, 0.5, 0.75, adaptive"
     )
-    mixing_rate: Schedule | None = hyper(
-        None, "step size of the weight; None: the learning rate", symbol="η_α"
-    )
-    mixing_update: Literal["round", "step"] = hyper(
-        "round", "learn the weight in the first step of a round, or in every step"
-    )
-    mixture_of: Literal["parameters", "outputs"] = hyper(
-        "parameters", "what is mixed: parameters (the equations) or predictions (the authors' code)"
-    )
-    order: Literal["simultaneous", "shared_first"] = hyper(
-        "simultaneous", "whether v's step sees the old w (eq. 5) or the new one (the authors' code)"
-    )
-    mix_with: Literal["global", "local_copy"] = hyper(
-        "global", "which w the personal model mixes with: the server's, or the client's last local copy"
-    )
-    weighting: Weighting = hyper("uniform", "weights of the replies")
-    ball_radius: float | None = hyper(None, "keep w and v each in a ball of this radius", symbol="W", gt=0)
-    average_offset: float | None = hyper(
-        None, "evaluate the theory's average over all steps, p_t = (t + offset)²; needs fixed mixing",
-        symbol="a", ge=0,
-    )  # fmt: skip
+    initial_mixing: float = hyper(0.5, "first weight if learned", symbol="α⁰", paper="0.01; 0.5", ge=0, le=1)
+    mixing_rate: core.Schedule | None = hyper(None, "step size of the weight; None: that of w", symbol="η_α")
+    mixing_update: Literal["round", "step"] = hyper("round", "learn the weight once a round, or in each step")
+    mixture_of: Literal["parameters", "outputs"] = hyper("parameters", "mix models (eq. 1), or predictions")
+    order: Literal["simultaneous", "shared_first"] = hyper("simultaneous", "v sees the old w, or the new one")
+    mix_with: Literal["global", "local_copy"] = hyper("global", "mix with the server's w, or the last copy")
+    weighting: core.Weighting = hyper("uniform", "weights of the replies")
+    ball_radius: float | None = hyper(None, "keep w and v in a ball of this radius", symbol="W", gt=0)
+    average_offset: float | None = hyper(None, "judge the mean of all steps, p_t = (t+a)²", symbol="a", ge=0)
 
     @model_validator(mode="after")
     def _average_needs_fixed_mixing(self) -> Self:
@@ -127,7 +76,7 @@ class APFL(Method, Exchange):
             raise ValueError("average_offset needs mixing to be a number and mixture_of=parameters")
         return self
 
-    def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
+    def server_init(self, params: Params, population: core.Population, key: Tensor) -> Server:
         """w^0."""
         return Server(params)
 
@@ -146,12 +95,10 @@ class APFL(Method, Exchange):
 
     def step(self, work: Client, client: Client, down: Down, batches: Batches, site: Site) -> Client:
         """C2."""
-        batch, rate, objective = batches[0], site.rate(self.learning_rate), site.objective
-        w = onto_ball(tree.step(work.w, rate, objective.gradient(work.w, batch)), self.ball_radius)
+        batch, rate = batches[0], site.rate(self.learning_rate)
+        w = core.onto_ball(tree.step(work.w, rate, site.objective.gradient(work.w, batch)), self.ball_radius)
         mixed_with = w if self.order == "shared_first" else work.w
-        v_gradient, alpha_gradient = self.mixed_gradients(objective, work.v, work.alpha, mixed_with, batch)
-        v = onto_ball(tree.step(work.v, rate, v_gradient), self.ball_radius)
-        alpha = self.moved_alpha(work.alpha, alpha_gradient, site)
+        v, alpha = self.personal_step(work.v, work.alpha, mixed_with, batch, site)
         if self.mixing == "adaptive" and self.mixing_update == "round":
             alpha = torch.where(torch.as_tensor(site.clock.step) == 0, alpha, work.alpha)
         return Client(v, alpha, w)
@@ -160,40 +107,53 @@ class APFL(Method, Exchange):
         """C3: keep v, α and the local copy; send w."""
         return work, Up(work.w)
 
-    def weights(self, server: Server, cohort: Cohort) -> Tensor:
+    def weights(self, server: Server, cohort: core.Cohort) -> Tensor:
         """Uniform in the paper."""
-        return reply_weights(cohort, self.weighting)
+        return core.reply_weights(cohort, self.weighting)
 
-    def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
+    def absorb(self, server: Server, replies: Up, cohort: core.Cohort) -> tuple[Server, core.Info]:
         """S3: w <- the mean of the clients' w."""
         return Server(replies.w), {}
 
-    def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
+    def predictors(self, client: Client, brief: Down) -> core.Predictors:
         """The shared model, the local copy, and α v + (1 - α) w."""
         w = brief.w if self.mix_with == "global" else client.w
-        personal: Predictor = tree.interpolate(client.v, w, client.alpha)
+        personal: core.Predictor = tree.interpolate(client.v, w, client.alpha)
         if self.mixture_of == "outputs":
-            personal = Mixture((client.v, w), (client.alpha, 1 - client.alpha))
+            personal = core.Mixture((client.v, w), (client.alpha, 1 - client.alpha))
         return {"global": brief.w, "localized": client.w, "personal": personal}
 
-    def step_average(self) -> StepAverage | None:
+    def step_average(self) -> core.StepAverage | None:
         """The theorem's v̂_i = Σ_t p_t (α v_i^t + (1 - α) mean_j w_j^t) / Σ_t p_t, p_t = (t + a)²."""
-        if (offset := self.average_offset) is None:
-            return None
-        return StepAverage(
-            own=lambda work: work.v,
-            still=lambda client: client.v,
-            shared=lambda work: work.w,
-            model=lambda client, v, w: tree.interpolate(v, w, client.alpha),
-            weight=lambda time: (time + offset) ** 2,
+        offset = self.average_offset
+        return (
+            None
+            if offset is None
+            else core.StepAverage(
+                own=lambda at: at.v,
+                shared=lambda work: work.w,
+                model=lambda client, v, w: tree.interpolate(v, w, client.alpha),
+                weight=lambda time: (time + offset) ** 2,
+            )
         )
 
     def newcomer(self, server: Server) -> tuple["APFLNewcomer", Server]:
         """Eq. 7."""
         return APFLNewcomer(self, self.local_steps), server
 
+    def personal_step(
+        self, v: Params, alpha: Tensor, w: Params, batch: core.Batch, site: Site
+    ) -> tuple[Params, Tensor]:
+        """v after its step (eq. 5) against some w, and α after its own (eq. 6) where it is learned."""
+        rate = site.rate(self.learning_rate)
+        v_slope, alpha_slope = self.mixed_gradients(site.objective, v, alpha, w, batch)
+        if self.mixing == "adaptive":
+            own_rate = rate if self.mixing_rate is None else site.rate(self.mixing_rate)
+            alpha = (alpha - own_rate * alpha_slope).clamp(0, 1)
+        return core.onto_ball(tree.step(v, rate, v_slope), self.ball_radius), alpha
+
     def mixed_gradients(
-        self, objective: Objective, v: Params, alpha: Tensor, w: Params, batch: Batch
+        self, objective: core.Objective, v: Params, alpha: Tensor, w: Params, batch: core.Batch
     ) -> tuple[Params, Tensor]:
         """The gradients of the mixed model's loss in v and in α."""
         if self.mixture_of == "parameters":
@@ -201,29 +161,19 @@ class APFL(Method, Exchange):
             return tree.scale(slopes, alpha), tree.dot(tree.subtract(v, w), slopes)
 
         def mixed_loss(at: tuple[Params, Tensor]) -> Tensor:
-            v, alpha = at
-            predictor = Mixture((v, w), (alpha, 1 - alpha))
-            return objective.data_loss(predictor, batch) + objective.penalty(tree.interpolate(v, w, alpha))
+            mixed, mixture = tree.interpolate(at[0], w, at[1]), core.Mixture((at[0], w), (at[1], 1 - at[1]))
+            return objective.data_loss(mixture, batch) + objective.penalty(mixed)
 
-        return gradient(mixed_loss, (v, alpha))
-
-    def moved_alpha(self, alpha: Tensor, gradient: Tensor, site: Site) -> Tensor:
-        """Eq. 6, clipped to [0, 1], where the weight is learned."""
-        if self.mixing != "adaptive":
-            return alpha
-        return (alpha - site.rate(self.mixing_rate or self.learning_rate) * gradient).clamp(0, 1)
+        return core.gradient(mixed_loss, (v, alpha))
 
 
 @dataclass(frozen=True, config=STRICT)
-class APFLNewcomer(TrainedNewcomer):
+class APFLNewcomer(core.TrainedNewcomer):
     """Trains v against ŵ; α, where it is learned, in every step: in the first, v = ŵ, it would not move."""
 
     method: APFL
-    local_steps: LocalWork
+    local_steps: core.LocalWork
 
     def step(self, work: Client, client: Client, down: Down, batches: Batches, site: Site) -> Client:
         """Eq. 7."""
-        apfl = self.method
-        slopes = apfl.mixed_gradients(site.objective, work.v, work.alpha, down.w, batches[0])
-        v = onto_ball(tree.step(work.v, site.rate(apfl.learning_rate), slopes[0]), apfl.ball_radius)
-        return work._replace(v=v, alpha=apfl.moved_alpha(work.alpha, slopes[1], site))
+        return Client(*self.method.personal_step(work.v, work.alpha, down.w, batches[0], site), work.w)

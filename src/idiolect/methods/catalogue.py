@@ -22,8 +22,7 @@ from idiolect.methods.local import Local
 from idiolect.methods.local_sgd import LocalSGD
 from idiolect.methods.minibatch_sgd import MiniBatchSGD
 from idiolect.methods.per_fedavg import PerFedAvg
-from idiolect.methods.perm import PERM
-from idiolect.methods.perm_two_stage import PERMTwoStage
+from idiolect.methods.perm import PERM, PERMTwoStage
 from idiolect.methods.pfedkm import PFedKM
 from idiolect.methods.pfedme import PFedMe
 from idiolect.methods.scaffold import Scaffold

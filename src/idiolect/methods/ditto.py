@@ -13,27 +13,8 @@ from typing import ClassVar, NamedTuple
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import (
-    STRICT,
-    Batch,
-    Batches,
-    Cohort,
-    Exchange,
-    Info,
-    LocalWork,
-    Method,
-    Params,
-    Population,
-    Predictor,
-    PredictorKind,
-    Schedule,
-    Site,
-    TrainedNewcomer,
-    Weighting,
-    hyper,
-    reply_weights,
-    tree,
-)
+from idiolect import core
+from idiolect.core import STRICT, Batches, Params, Site, hyper, tree
 
 
 class Server(NamedTuple):
@@ -62,28 +43,28 @@ class Up(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Ditto(Method, Exchange):
+class Ditto(core.Method, core.Exchange):
     """FedAvg, and a personal model held near its result."""
 
     name: ClassVar[str] = "ditto"
     paper: ClassVar[str] = "Li et al. 2021"
-    kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized", "personal")
-    judged_by: ClassVar[PredictorKind] = "personal"
+    kinds: ClassVar[tuple[core.PredictorKind, ...]] = ("global", "localized", "personal")
+    judged_by: ClassVar[core.PredictorKind] = "personal"
     stateful: ClassVar[bool] = True
     gradients_per_step: ClassVar[int] = 2
     relative_to: ClassVar[dict[str, str]] = {"w": "w"}
 
-    learning_rate: Schedule = hyper(0.1, "step size of the shared model", symbol="η", alias="lr")
-    personal_rate: Schedule | None = hyper(
+    learning_rate: core.Schedule = hyper(0.1, "step size of the shared model", symbol="η", alias="lr")
+    personal_rate: core.Schedule | None = hyper(
         None, "step size of the personal model; None: that of the shared model", symbol="η_v"
     )
     proximal: float = hyper(
         0.1, "weight of the pull to the shared model", symbol="λ", alias="lambda", paper="0.05 to 2", ge=0
     )
-    local_steps: LocalWork = hyper(10, "local steps in a round, of both models", symbol="s")
-    weighting: Weighting = hyper("uniform", "weights of the replies", symbol="a_i")
+    local_steps: core.LocalWork = hyper(10, "local steps in a round, of both models", symbol="s")
+    weighting: core.Weighting = hyper("uniform", "weights of the replies", symbol="a_i")
 
-    def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
+    def server_init(self, params: Params, population: core.Population, key: Tensor) -> Server:
         """w^0."""
         return Server(params)
 
@@ -108,15 +89,15 @@ class Ditto(Method, Exchange):
         """Keep v_i, send w_i."""
         return work, Up(work.w)
 
-    def weights(self, server: Server, cohort: Cohort) -> Tensor:
+    def weights(self, server: Server, cohort: core.Cohort) -> Tensor:
         """a_i."""
-        return reply_weights(cohort, self.weighting)
+        return core.reply_weights(cohort, self.weighting)
 
-    def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
+    def absorb(self, server: Server, replies: Up, cohort: core.Cohort) -> tuple[Server, core.Info]:
         """w <- Σ a_i w_i."""
         return Server(replies.w), {}
 
-    def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
+    def predictors(self, client: Client, brief: Down) -> core.Predictors:
         """The shared model, the client's last local copy of it, and v_i."""
         return {"global": brief.w, "localized": client.w, "personal": client.v}
 
@@ -124,7 +105,7 @@ class Ditto(Method, Exchange):
         """v from the run's w, held near it."""
         return DittoNewcomer(self, self.local_steps), server
 
-    def _personal_step(self, v: Params, w: Params, batch: Batch, site: Site) -> Params:
+    def _personal_step(self, v: Params, w: Params, batch: core.Batch, site: Site) -> Params:
         """v - η_v (∇f_i(v; ξ) + λ (v - w))."""
         rate = site.rate(self.personal_rate or self.learning_rate)
         gradient = site.objective.gradient(v, batch)
@@ -132,11 +113,11 @@ class Ditto(Method, Exchange):
 
 
 @dataclass(frozen=True, config=STRICT)
-class DittoNewcomer(TrainedNewcomer):
+class DittoNewcomer(core.TrainedNewcomer):
     """The personal half of the steps, with w frozen."""
 
     method: Ditto
-    local_steps: LocalWork
+    local_steps: core.LocalWork
 
     def begin(self, client: Client, down: Down, site: Site) -> Params:
         """v <- w."""

@@ -17,27 +17,9 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import (
-    STRICT,
-    Batches,
-    Clock,
-    Cohort,
-    Exchange,
-    Info,
-    Method,
-    Params,
-    Population,
-    Predictor,
-    PredictorKind,
-    Schedule,
-    Site,
-    hyper,
-    reply_weights,
-    rng,
-    tree,
-)
-from idiolect.core.agnostic import ascend, drawn_by_share, drawn_uniformly, initial_shares
-from idiolect.core.newcomer import FineTuning
+from idiolect import core
+from idiolect.core import STRICT, Batches, Params, Site, hyper, rng, tree
+from idiolect.methods._shares import ascend, drawn_by_share, drawn_uniformly, initial_shares
 
 
 class Server(NamedTuple):
@@ -77,22 +59,22 @@ class Brief(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class DRFA(Method, Exchange):
+class DRFA(core.Method, core.Exchange):
     """Local steps of clients drawn by shares that rise with their losses."""
 
     name: ClassVar[str] = "drfa"
     paper: ClassVar[str] = "Deng, Kamani, Mahdavi 2020"
-    kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized")
-    judged_by: ClassVar[PredictorKind] = "localized"
+    kinds: ClassVar[tuple[core.PredictorKind, ...]] = ("global", "localized")
+    judged_by: ClassVar[core.PredictorKind] = "localized"
     relative_to: ClassVar[dict[str, str]] = {"w": "w", "snapshot": "w"}
 
-    learning_rate: Schedule = hyper(0.1, "step size of the local steps", symbol="γ_w", alias="lr")
+    learning_rate: core.Schedule = hyper(0.1, "step size of the local steps", symbol="γ_w", alias="lr")
     local_steps: int = hyper(10, "local steps in a round", symbol="τ", ge=1)
-    shares_rate: Schedule = hyper(
+    shares_rate: core.Schedule = hyper(
         0.01, "step size of the clients' shares", symbol="γ_q", paper="0.1, x 0.9 per round (authors' code)"
     )
 
-    def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
+    def server_init(self, params: Params, population: core.Population, key: Tensor) -> Server:
         """w^0, q^0."""
         return Server(params, params, initial_shares(population), torch.tensor(0), key)
 
@@ -100,11 +82,11 @@ class DRFA(Method, Exchange):
         """The shared model is the first local copy."""
         return Client(server.w)
 
-    def exchanges(self, server: Server) -> Sequence[Exchange]:
+    def exchanges(self, server: Server) -> Sequence[core.Exchange]:
         """Training, then losses."""
         return (self, DRFALosses(self))
 
-    def ask(self, server: Server, cohort: Cohort, key: Tensor) -> Cohort:
+    def ask(self, server: Server, cohort: core.Cohort, key: Tensor) -> core.Cohort:
         """As many draws as the plan asks clients, ∝ q, with replacement."""
         return drawn_by_share(server.shares, cohort, rng.fold(key, 1))
 
@@ -127,11 +109,11 @@ class DRFA(Method, Exchange):
         """Keep w_i; send it and u_i."""
         return Client(work.w), work
 
-    def weights(self, server: Server, cohort: Cohort) -> Tensor:
+    def weights(self, server: Server, cohort: core.Cohort) -> Tensor:
         """1/m for each draw."""
-        return reply_weights(cohort, "uniform")
+        return core.reply_weights(cohort, "uniform")
 
-    def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
+    def absorb(self, server: Server, replies: Up, cohort: core.Cohort) -> tuple[Server, core.Info]:
         """w and u."""
         return server._replace(w=replies.w, snapshot=replies.snapshot), {}
 
@@ -143,13 +125,13 @@ class DRFA(Method, Exchange):
         """w."""
         return Brief(server.w)
 
-    def predictors(self, client: Client, brief: Brief) -> dict[PredictorKind, Predictor]:
+    def predictors(self, client: Client, brief: Brief) -> core.Predictors:
         """The shared model, and the client's last copy of it."""
         return {"global": brief.w, "localized": client.w}
 
-    def newcomer(self, server: Server) -> tuple[FineTuning, Server]:
+    def newcomer(self, server: Server) -> tuple[core.FineTuning, Server]:
         """Local steps from the shared model."""
-        return FineTuning(self, self.learning_rate, self.local_steps), server
+        return core.FineTuning(self, self.learning_rate, self.local_steps), server
 
 
 class LossRequest(NamedTuple):
@@ -165,13 +147,13 @@ class LossReport(NamedTuple):
 
 
 @dataclass(frozen=True, config=STRICT)
-class DRFALosses(Exchange):
+class DRFALosses(core.Exchange):
     """The second exchange: losses at the snapshot, and the ascent in q. Clients stay as they are."""
 
     method: DRFA
     sees_all_rows: ClassVar[bool] = True
 
-    def ask(self, server: Server, cohort: Cohort, key: Tensor) -> Cohort:
+    def ask(self, server: Server, cohort: core.Cohort, key: Tensor) -> core.Cohort:
         """As many clients as the plan asks, uniform without replacement."""
         return drawn_uniformly(cohort, rng.fold(key, 2))
 
@@ -187,10 +169,10 @@ class DRFALosses(Exchange):
         """Send ℓ_i."""
         return client, work
 
-    def absorb(self, server: Server, replies: LossReport, cohort: Cohort) -> tuple[Server, Info]:
+    def absorb(self, server: Server, replies: LossReport, cohort: core.Cohort) -> tuple[Server, core.Info]:
         """q <- Π(q + τ γ_q v)."""
         method = self.method
-        rate = method.local_steps * method.shares_rate(Clock(int(server.round), 0, method.local_steps))
+        rate = method.local_steps * method.shares_rate(core.Clock(int(server.round), 0, method.local_steps))
         slope = torch.zeros_like(server.shares)
         slope[cohort.ids] = rate * cohort.population.count / len(cohort) * replies.loss.double()
         shares = ascend(server.shares, slope, cohort.population)

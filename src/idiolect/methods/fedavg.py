@@ -12,25 +12,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import (
-    STRICT,
-    Batches,
-    Cohort,
-    Exchange,
-    Info,
-    LocalWork,
-    Method,
-    Optimizer,
-    Params,
-    Population,
-    Predictor,
-    PredictorKind,
-    Schedule,
-    Site,
-    Weighting,
-    hyper,
-    reply_weights,
-)
+from idiolect import core
+from idiolect.core import STRICT, Batches, Params, Site, hyper
 
 
 class Server(NamedTuple):
@@ -66,25 +49,25 @@ class Work(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class FedAvg(Method, Exchange):
+class FedAvg(core.Method, core.Exchange):
     """Average of locally trained models."""
 
     name: ClassVar[str] = "fedavg"
     aliases: ClassVar[tuple[str, ...]] = ("fedavg-ft",)
     paper: ClassVar[str] = "McMahan et al. 2017"
-    kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized")
-    judged_by: ClassVar[PredictorKind] = "localized"
+    kinds: ClassVar[tuple[core.PredictorKind, ...]] = ("global", "localized")
+    judged_by: ClassVar[core.PredictorKind] = "localized"
     relative_to: ClassVar[dict[str, str]] = {"w": "w"}
 
-    learning_rate: Schedule = hyper(0.1, "step size of the local steps", symbol="η", alias="lr")
-    local_steps: LocalWork = hyper(10, "local steps in a round", symbol="τ")
-    weighting: Weighting = hyper("uniform", "weights of the replies", symbol="a_i")
+    learning_rate: core.Schedule = hyper(0.1, "step size of the local steps", symbol="η", alias="lr")
+    local_steps: core.LocalWork = hyper(10, "local steps in a round", symbol="τ")
+    weighting: core.Weighting = hyper("uniform", "weights of the replies", symbol="a_i")
     incomplete: Literal["keep", "drop"] = hyper(
         "keep", "whether replies of clients that completed only some of their steps count"
     )
-    optimizer: Optimizer = hyper("sgd", "what turns gradients into steps")
+    optimizer: core.Optimizer = hyper("sgd", "what turns gradients into steps")
 
-    def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
+    def server_init(self, params: Params, population: core.Population, key: Tensor) -> Server:
         """w^0."""
         return Server(params)
 
@@ -110,20 +93,20 @@ class FedAvg(Method, Exchange):
         """Keep and send w_i."""
         return Client(work.w, work.optimizer), Up(work.w)
 
-    def weights(self, server: Server, cohort: Cohort) -> Tensor:
+    def weights(self, server: Server, cohort: core.Cohort) -> Tensor:
         """a_i."""
-        weights = reply_weights(cohort, self.weighting)
+        weights = core.reply_weights(cohort, self.weighting)
         if self.incomplete == "keep" or not cohort.complete.any():
             return weights
         kept = weights * cohort.complete
         return kept / kept.sum()
 
-    def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
+    def absorb(self, server: Server, replies: Up, cohort: core.Cohort) -> tuple[Server, core.Info]:
         """w <- sum a_i w_i; w stays if nobody is left to count."""
         if self.incomplete == "drop" and not cohort.complete.any():
             return server, {}
         return Server(replies.w), {}
 
-    def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
+    def predictors(self, client: Client, brief: Down) -> core.Predictors:
         """The shared model, and the client's last local copy of it."""
         return {"global": brief.w, "localized": client.w}

@@ -14,26 +14,8 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import (
-    STRICT,
-    Batches,
-    Cohort,
-    Exchange,
-    Info,
-    LocalWork,
-    Method,
-    Nothing,
-    Params,
-    Population,
-    Predictor,
-    PredictorKind,
-    Schedule,
-    Site,
-    hyper,
-    plain_mean,
-    tree,
-)
-from idiolect.core.newcomer import FineTuning
+from idiolect import core
+from idiolect.core import STRICT, Batches, Params, Site, hyper, tree
 from idiolect.core.schedule import round_total
 
 
@@ -78,21 +60,21 @@ class MeanDown(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class FedGATE(Method, Exchange):
+class FedGATE(core.Method, core.Exchange):
     """Local steps with gradient tracking."""
 
     name: ClassVar[str] = "fedgate"
     paper: ClassVar[str] = "Haddadpour et al. 2021"
-    kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized")
-    judged_by: ClassVar[PredictorKind] = "localized"
+    kinds: ClassVar[tuple[core.PredictorKind, ...]] = ("global", "localized")
+    judged_by: ClassVar[core.PredictorKind] = "localized"
     stateful: ClassVar[bool] = True
     relative_to: ClassVar[dict[str, str]] = {"w": "w"}
 
-    learning_rate: Schedule = hyper(0.1, "step size of the local steps", symbol="η", alias="lr")
+    learning_rate: core.Schedule = hyper(0.1, "step size of the local steps", symbol="η", alias="lr")
     outer_step: float = hyper(1.0, "server's step along the mean move", symbol="γ", paper="1", ge=0)
-    local_steps: LocalWork = hyper(10, "local steps in a round", symbol="τ")
+    local_steps: core.LocalWork = hyper(10, "local steps in a round", symbol="τ")
 
-    def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
+    def server_init(self, params: Params, population: core.Population, key: Tensor) -> Server:
         """w^0."""
         return Server(params, params, torch.zeros_like(population.present))
 
@@ -100,7 +82,7 @@ class FedGATE(Method, Exchange):
         """δ_i = 0."""
         return Client(tree.zeros_like(server.w), server.w, torch.ones_like(tree.scalar_of(server.w)))
 
-    def exchanges(self, server: Server) -> Sequence[Exchange]:
+    def exchanges(self, server: Server) -> Sequence[core.Exchange]:
         """Training, then the correction."""
         return (self, Correction())
 
@@ -128,29 +110,29 @@ class FedGATE(Method, Exchange):
         rates = torch.as_tensor(round_total(self.learning_rate, site.clock), dtype=client.rates.dtype)
         return Client(client.delta, work.w, rates), Up(work.w)
 
-    def weights(self, server: Server, cohort: Cohort) -> Tensor:
+    def weights(self, server: Server, cohort: core.Cohort) -> Tensor:
         """The plain mean, for which the corrections sum to zero."""
-        return plain_mean(cohort)
+        return core.plain_mean(cohort)
 
-    def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
+    def absorb(self, server: Server, replies: Up, cohort: core.Cohort) -> tuple[Server, core.Info]:
         """w <- w + γ (w̄ - w)."""
         heard = torch.zeros_like(server.heard).index_fill(0, cohort.ids, True)
         return Server(tree.interpolate(replies.w, server.w, self.outer_step), replies.w, heard), {}
 
-    def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
+    def predictors(self, client: Client, brief: Down) -> core.Predictors:
         """The shared model, and the client's last local copy of it."""
         return {"global": brief.w, "localized": client.w}
 
-    def newcomer(self, server: Server) -> tuple[FineTuning, Server]:
+    def newcomer(self, server: Server) -> tuple[core.FineTuning, Server]:
         """Ordinary local steps from w: a newcomer has nothing to be corrected by."""
-        return FineTuning(self, self.learning_rate, self.local_steps), server
+        return core.FineTuning(self, self.learning_rate, self.local_steps), server
 
 
 @dataclass(frozen=True, config=STRICT)
-class Correction(Exchange):
+class Correction(core.Exchange):
     """δ_i <- δ_i + (w̄ - w_i) / Σ_k η_k."""
 
-    def ask(self, server: Server, cohort: Cohort, key: Tensor) -> Cohort:
+    def ask(self, server: Server, cohort: core.Cohort, key: Tensor) -> core.Cohort:
         """Those whose models are in the mean."""
         return cohort.select(server.heard[cohort.ids])
 
@@ -162,10 +144,10 @@ class Correction(Exchange):
         """The new δ_i."""
         return tree.add_multiple(client.delta, 1 / client.rates, tree.subtract(down.mean, client.w))
 
-    def finish(self, work: Params, client: Client, down: MeanDown, site: Site) -> tuple[Client, Nothing]:
+    def finish(self, work: Params, client: Client, down: MeanDown, site: Site) -> tuple[Client, core.Nothing]:
         """Keep it; nothing is sent."""
-        return client._replace(delta=work), Nothing()
+        return client._replace(delta=work), core.Nothing()
 
-    def absorb(self, server: Server, replies: Nothing, cohort: Cohort) -> tuple[Server, Info]:
+    def absorb(self, server: Server, replies: core.Nothing, cohort: core.Cohort) -> tuple[Server, core.Info]:
         """There is nothing to learn."""
         return server, {}

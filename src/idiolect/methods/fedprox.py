@@ -11,25 +11,8 @@ from typing import ClassVar, NamedTuple
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import (
-    STRICT,
-    Batches,
-    Cohort,
-    Exchange,
-    Info,
-    LocalWork,
-    Method,
-    Params,
-    Population,
-    Predictor,
-    PredictorKind,
-    Schedule,
-    Site,
-    Weighting,
-    hyper,
-    reply_weights,
-    tree,
-)
+from idiolect import core
+from idiolect.core import STRICT, Batches, Params, Site, hyper, tree
 
 
 class Server(NamedTuple):
@@ -63,23 +46,23 @@ class Work(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class FedProx(Method, Exchange):
+class FedProx(core.Method, core.Exchange):
     """FedAvg with a proximal term in the local objective."""
 
     name: ClassVar[str] = "fedprox"
     paper: ClassVar[str] = "Li et al. 2020"
-    kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized")
-    judged_by: ClassVar[PredictorKind] = "localized"
+    kinds: ClassVar[tuple[core.PredictorKind, ...]] = ("global", "localized")
+    judged_by: ClassVar[core.PredictorKind] = "localized"
     relative_to: ClassVar[dict[str, str]] = {"w": "w"}
 
-    learning_rate: Schedule = hyper(0.1, "step size of the local steps", symbol="η", alias="lr")
+    learning_rate: core.Schedule = hyper(0.1, "step size of the local steps", symbol="η", alias="lr")
     proximal: float = hyper(
         0.002, "weight of the pull to the shared model", symbol="μ", alias="mu", paper="0.001 to 1", ge=0
     )
-    local_steps: LocalWork = hyper(10, "local steps in a round", symbol="E")
-    weighting: Weighting = hyper("uniform", "weights of the replies", symbol="a_i")
+    local_steps: core.LocalWork = hyper(10, "local steps in a round", symbol="E")
+    weighting: core.Weighting = hyper("uniform", "weights of the replies", symbol="a_i")
 
-    def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
+    def server_init(self, params: Params, population: core.Population, key: Tensor) -> Server:
         """w^0."""
         return Server(params)
 
@@ -106,14 +89,14 @@ class FedProx(Method, Exchange):
         """Keep and send w_i."""
         return Client(work.w), Up(work.w)
 
-    def weights(self, server: Server, cohort: Cohort) -> Tensor:
+    def weights(self, server: Server, cohort: core.Cohort) -> Tensor:
         """a_i."""
-        return reply_weights(cohort, self.weighting)
+        return core.reply_weights(cohort, self.weighting)
 
-    def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
+    def absorb(self, server: Server, replies: Up, cohort: core.Cohort) -> tuple[Server, core.Info]:
         """w <- Σ a_i w_i."""
         return Server(replies.w), {}
 
-    def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
+    def predictors(self, client: Client, brief: Down) -> core.Predictors:
         """The shared model, and the client's last local copy of it."""
         return {"global": brief.w, "localized": client.w}

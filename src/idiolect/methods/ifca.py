@@ -17,27 +17,9 @@ from pydantic import model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import (
-    STRICT,
-    Batches,
-    Cohort,
-    Exchange,
-    Info,
-    LocalWork,
-    Method,
-    Params,
-    Population,
-    Predictor,
-    PredictorKind,
-    Schedule,
-    Site,
-    Weighting,
-    hyper,
-    reply_weights,
-    rng,
-    tree,
-)
-from idiolect.core.clustering import best_group
+from idiolect import core
+from idiolect.core import STRICT, Batches, Params, Site, hyper, rng, tree
+from idiolect.methods.groups import GroupModels, best_group
 
 
 class Server(NamedTuple):
@@ -57,12 +39,6 @@ class Client(NamedTuple):
     w: Params
 
 
-class Down(NamedTuple):
-    """To every client: all group models."""
-
-    models: Params
-
-
 class Up(NamedTuple):
     """From each client: the group it chose, and its model after the local steps."""
 
@@ -71,25 +47,25 @@ class Up(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class IFCA(Method, Exchange):
+class IFCA(core.Method, core.Exchange):
     """Groups that clients choose by their loss."""
 
     name: ClassVar[str] = "ifca"
     paper: ClassVar[str] = "Ghosh, Chung, Yin, Ramchandran 2020"
-    kinds: ClassVar[tuple[PredictorKind, ...]] = ("localized", "group")
-    judged_by: ClassVar[PredictorKind] = "group"
+    kinds: ClassVar[tuple[core.PredictorKind, ...]] = ("localized", "group")
+    judged_by: ClassVar[core.PredictorKind] = "group"
     sees_all_rows: ClassVar[bool] = True
 
     groups: int = hyper(3, "number of groups", symbol="K", paper="2, 4", ge=1)
-    learning_rate: Schedule = hyper(0.1, "step size of the local steps", symbol="γ", alias="lr")
-    local_steps: LocalWork = hyper(10, "local steps in a round", symbol="τ")
+    learning_rate: core.Schedule = hyper(0.1, "step size of the local steps", symbol="γ", alias="lr")
+    local_steps: core.LocalWork = hyper(10, "local steps in a round", symbol="τ")
     averaging: Literal["models", "gradients"] = hyper(
         "models", "what the server averages; gradients need local_steps=1"
     )
     initial_spread: float = hyper(
         0.5, "noise of the initial models, in units of 1 / sqrt(a tensor's fan-in)", gt=0
     )
-    weighting: Weighting = hyper("uniform", "weights inside a group, or of all gradients")
+    weighting: core.Weighting = hyper("uniform", "weights inside a group, or of all gradients")
 
     @model_validator(mode="after")
     def _gradients_are_single_steps(self) -> Self:
@@ -97,7 +73,7 @@ class IFCA(Method, Exchange):
             raise ValueError(f"averaging=gradients needs local_steps=1, not {self.local_steps}")
         return self
 
-    def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
+    def server_init(self, params: Params, population: core.Population, key: Tensor) -> Server:
         """Different models; nobody has chosen yet."""
         others = [self._perturbed(params, rng.fold(key, group)) for group in range(1, self.groups)]
         return Server(tree.stack([params, *others]), torch.zeros_like(population.sizes))
@@ -106,25 +82,25 @@ class IFCA(Method, Exchange):
         """The first group, until the client looks at all of them."""
         return Client(torch.zeros_like(client_id), tree.row(server.models, 0))
 
-    def down(self, server: Server, ids: Tensor) -> Down:
+    def down(self, server: Server, ids: Tensor) -> GroupModels:
         """All group models."""
-        return Down(server.models)
+        return GroupModels(server.models)
 
-    def begin(self, client: Client, down: Down, site: Site) -> Client:
+    def begin(self, client: Client, down: GroupModels, site: Site) -> Client:
         """j = argmin f_i(θ_j);  w_i <- θ_j."""
         label = best_group(site.objective, down.models, site.all_rows)
         return Client(label, tree.row(down.models, label))
 
-    def step(self, work: Client, client: Client, down: Down, batches: Batches, site: Site) -> Client:
+    def step(self, work: Client, client: Client, down: GroupModels, batches: Batches, site: Site) -> Client:
         """w_i <- w_i - rate * ∇f_i(w_i; batch)."""
         gradient = site.objective.gradient(work.w, batches[0])
         return Client(work.label, tree.step(work.w, site.rate(self.learning_rate), gradient))
 
-    def finish(self, work: Client, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
+    def finish(self, work: Client, client: Client, down: GroupModels, site: Site) -> tuple[Client, Up]:
         """Keep and send j and w_i."""
         return work, Up(work.label, work.w)
 
-    def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
+    def absorb(self, server: Server, replies: Up, cohort: core.Cohort) -> tuple[Server, core.Info]:
         """Each group's model, from the replies of those who chose it."""
         labels = server.labels.index_copy(0, cohort.ids, replies.label)
         changed = [self._next_model(server, replies, cohort, group) for group in range(self.groups)]
@@ -132,22 +108,22 @@ class IFCA(Method, Exchange):
         info = {"labels": labels, "label_agreement": same.double().mean()}
         return Server(tree.stack(changed), labels), info
 
-    def brief(self, server: Server, ids: Tensor) -> Down:
+    def brief(self, server: Server, ids: Tensor) -> GroupModels:
         """All group models: a client knows best which is its own."""
-        return Down(server.models)
+        return GroupModels(server.models)
 
-    def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
+    def predictors(self, client: Client, brief: GroupModels) -> core.Predictors:
         """The client's own copy, and its group's model."""
         return {"localized": client.w, "group": tree.row(brief.models, client.label)}
 
-    def _next_model(self, server: Server, replies: Up, cohort: Cohort, group: int) -> Params:
+    def _next_model(self, server: Server, replies: Up, cohort: core.Cohort, group: int) -> Params:
         model, members = tree.row(server.models, group), replies.label == group
         if not members.any():
             return model
         uploads = tree.select(replies.w, members)
         if self.averaging == "models":
-            return tree.weighted_sum(uploads, reply_weights(cohort.select(members), self.weighting))
-        shares = reply_weights(cohort, self.weighting)[members]
+            return tree.weighted_sum(uploads, core.reply_weights(cohort.select(members), self.weighting))
+        shares = core.reply_weights(cohort, self.weighting)[members]
         return tree.add(model, tree.weighted_sum(tree.subtract(uploads, model), shares))
 
     def _perturbed(self, params: Params, key: Tensor) -> Params:

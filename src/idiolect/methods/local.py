@@ -12,23 +12,8 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import (
-    STRICT,
-    Batches,
-    Cohort,
-    Exchange,
-    Info,
-    LocalWork,
-    Method,
-    Optimizer,
-    Params,
-    Population,
-    Predictor,
-    PredictorKind,
-    Schedule,
-    Site,
-    hyper,
-)
+from idiolect import core
+from idiolect.core import STRICT, Batches, Params, Site, hyper
 
 
 class Server(NamedTuple):
@@ -49,20 +34,20 @@ class Empty(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Local(Method, Exchange):
+class Local(core.Method, core.Exchange):
     """Every client trains alone."""
 
     name: ClassVar[str] = "local"
     aliases: ClassVar[tuple[str, ...]] = ("local-only",)
-    kinds: ClassVar[tuple[PredictorKind, ...]] = ("personal",)
-    judged_by: ClassVar[PredictorKind] = "personal"
+    kinds: ClassVar[tuple[core.PredictorKind, ...]] = ("personal",)
+    judged_by: ClassVar[core.PredictorKind] = "personal"
     stateful: ClassVar[bool] = True
 
-    learning_rate: Schedule = hyper(0.1, "step size", symbol="η", alias="lr")
-    local_steps: LocalWork = hyper(10, "local steps in a round", symbol="τ")
-    optimizer: Optimizer = hyper("sgd", "what turns gradients into steps")
+    learning_rate: core.Schedule = hyper(0.1, "step size", symbol="η", alias="lr")
+    local_steps: core.LocalWork = hyper(10, "local steps in a round", symbol="τ")
+    optimizer: core.Optimizer = hyper("sgd", "what turns gradients into steps")
 
-    def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
+    def server_init(self, params: Params, population: core.Population, key: Tensor) -> Server:
         """The common initial model."""
         return Server(params)
 
@@ -88,11 +73,11 @@ class Local(Method, Exchange):
         """Keep v_i, send nothing."""
         return work, Empty()
 
-    def weights(self, server: Server, cohort: Cohort) -> Tensor:
+    def weights(self, server: Server, cohort: core.Cohort) -> Tensor:
         """There is nothing to sum."""
         return torch.ones(len(cohort), dtype=torch.float64)
 
-    def absorb(self, server: Server, replies: Empty, cohort: Cohort) -> tuple[Server, Info]:
+    def absorb(self, server: Server, replies: Empty, cohort: core.Cohort) -> tuple[Server, core.Info]:
         """The server learns nothing."""
         return server, {}
 
@@ -100,6 +85,6 @@ class Local(Method, Exchange):
         """Nothing."""
         return Empty()
 
-    def predictors(self, client: Client, brief: Empty) -> dict[PredictorKind, Predictor]:
+    def predictors(self, client: Client, brief: Empty) -> core.Predictors:
         """The client's own model."""
         return {"personal": client.v}

@@ -11,25 +11,8 @@ from typing import ClassVar, NamedTuple
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import (
-    STRICT,
-    Batches,
-    Cohort,
-    Exchange,
-    Info,
-    LocalWork,
-    Method,
-    Params,
-    Population,
-    Predictor,
-    PredictorKind,
-    Schedule,
-    Site,
-    Weighting,
-    hyper,
-    reply_weights,
-    tree,
-)
+from idiolect import core
+from idiolect.core import STRICT, Batches, Params, Site, hyper, tree
 
 
 class Server(NamedTuple):
@@ -63,21 +46,21 @@ class Work(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class LocalSGD(Method, Exchange):
+class LocalSGD(core.Method, core.Exchange):
     """Local steps, then a server's step along their mean."""
 
     name: ClassVar[str] = "local-sgd"
     paper: ClassVar[str] = "Stich 2019"
-    kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized")
-    judged_by: ClassVar[PredictorKind] = "localized"
+    kinds: ClassVar[tuple[core.PredictorKind, ...]] = ("global", "localized")
+    judged_by: ClassVar[core.PredictorKind] = "localized"
     changes_of: ClassVar[dict[str, str]] = {"delta": "w"}
 
-    learning_rate: Schedule = hyper(0.1, "step size of the local steps", symbol="η", alias="lr")
+    learning_rate: core.Schedule = hyper(0.1, "step size of the local steps", symbol="η", alias="lr")
     outer_step: float = hyper(1.0, "server's step along the mean move", symbol="β", ge=0)
-    local_steps: LocalWork = hyper(10, "local steps in a round", symbol="K")
-    weighting: Weighting = hyper("uniform", "weights of the replies")
+    local_steps: core.LocalWork = hyper(10, "local steps in a round", symbol="K")
+    weighting: core.Weighting = hyper("uniform", "weights of the replies")
 
-    def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
+    def server_init(self, params: Params, population: core.Population, key: Tensor) -> Server:
         """w^0."""
         return Server(params)
 
@@ -102,14 +85,14 @@ class LocalSGD(Method, Exchange):
         """Keep w_i, send its move."""
         return Client(work.w), Up(tree.subtract(work.w, down.w))
 
-    def weights(self, server: Server, cohort: Cohort) -> Tensor:
+    def weights(self, server: Server, cohort: core.Cohort) -> Tensor:
         """Of the mean move."""
-        return reply_weights(cohort, self.weighting)
+        return core.reply_weights(cohort, self.weighting)
 
-    def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
+    def absorb(self, server: Server, replies: Up, cohort: core.Cohort) -> tuple[Server, core.Info]:
         """w <- w + β mean(w_i - w)."""
         return Server(tree.advance(server.w, self.outer_step, replies.delta)), {}
 
-    def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
+    def predictors(self, client: Client, brief: Down) -> core.Predictors:
         """The shared model, and the client's last local copy of it."""
         return {"global": brief.w, "localized": client.w}

@@ -11,26 +11,8 @@ from typing import ClassVar, NamedTuple
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import (
-    STRICT,
-    Batches,
-    Cohort,
-    Exchange,
-    Info,
-    LocalWork,
-    Method,
-    Params,
-    Population,
-    Predictor,
-    PredictorKind,
-    Schedule,
-    Site,
-    Weighting,
-    hyper,
-    reply_weights,
-    tree,
-)
-from idiolect.core.newcomer import FineTuning
+from idiolect import core
+from idiolect.core import STRICT, Batches, Params, Site, hyper, tree
 
 
 class Server(NamedTuple):
@@ -64,20 +46,20 @@ class Work(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class MiniBatchSGD(Method, Exchange):
+class MiniBatchSGD(core.Method, core.Exchange):
     """One step in a round, along the mean of all gradients."""
 
     name: ClassVar[str] = "minibatch-sgd"
     aliases: ClassVar[tuple[str, ...]] = ("mb-sgd", "fedsgd")
-    kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized")
-    judged_by: ClassVar[PredictorKind] = "localized"
+    kinds: ClassVar[tuple[core.PredictorKind, ...]] = ("global", "localized")
+    judged_by: ClassVar[core.PredictorKind] = "localized"
     changes_of: ClassVar[dict[str, str]] = {"step": "w"}
 
-    learning_rate: Schedule = hyper(0.1, "step size of a round", symbol="γ", alias="lr")
-    local_steps: LocalWork = hyper(10, "gradients of each client in a round", symbol="K")
-    weighting: Weighting = hyper("uniform", "weights of the replies")
+    learning_rate: core.Schedule = hyper(0.1, "step size of a round", symbol="γ", alias="lr")
+    local_steps: core.LocalWork = hyper(10, "gradients of each client in a round", symbol="K")
+    weighting: core.Weighting = hyper("uniform", "weights of the replies")
 
-    def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
+    def server_init(self, params: Params, population: core.Population, key: Tensor) -> Server:
         """w^0."""
         return Server(params)
 
@@ -103,18 +85,18 @@ class MiniBatchSGD(Method, Exchange):
         step = tree.map_tree(lambda leaf: leaf / site.steps, work.total)
         return Client(tree.subtract(down.w, step)), Up(step)
 
-    def weights(self, server: Server, cohort: Cohort) -> Tensor:
+    def weights(self, server: Server, cohort: core.Cohort) -> Tensor:
         """Of the mean step."""
-        return reply_weights(cohort, self.weighting)
+        return core.reply_weights(cohort, self.weighting)
 
-    def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
+    def absorb(self, server: Server, replies: Up, cohort: core.Cohort) -> tuple[Server, core.Info]:
         """w <- w - mean step."""
         return Server(tree.subtract(server.w, replies.step)), {}
 
-    def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
+    def predictors(self, client: Client, brief: Down) -> core.Predictors:
         """The shared model, and the client's own step from it."""
         return {"global": brief.w, "localized": client.w}
 
-    def newcomer(self, server: Server) -> tuple[FineTuning, Server]:
+    def newcomer(self, server: Server) -> tuple[core.FineTuning, Server]:
         """Ordinary local steps from w."""
-        return FineTuning(self, self.learning_rate, self.local_steps), server
+        return core.FineTuning(self, self.learning_rate, self.local_steps), server

@@ -18,28 +18,8 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.func import grad
 
-from idiolect.core import (
-    STRICT,
-    Batch,
-    Batches,
-    Cohort,
-    Exchange,
-    Info,
-    LocalWork,
-    Method,
-    Objective,
-    Params,
-    Population,
-    Predictor,
-    PredictorKind,
-    Schedule,
-    Site,
-    Weighting,
-    hyper,
-    reply_weights,
-    tree,
-)
-from idiolect.core.newcomer import Newcomer
+from idiolect import core
+from idiolect.core import STRICT, Batches, Params, Site, hyper, tree
 
 
 class Server(NamedTuple):
@@ -74,20 +54,20 @@ class Work(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class PerFedAvg(Method, Exchange):
+class PerFedAvg(core.Method, core.Exchange):
     """Meta-learning: train the point from which one step adapts best."""
 
     name: ClassVar[str] = "per-fedavg"
     aliases: ClassVar[tuple[str, ...]] = ("perfedavg", "fed-maml")
     paper: ClassVar[str] = "Fallah et al. 2020"
-    kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized", "personal")
-    judged_by: ClassVar[PredictorKind] = "personal"
+    kinds: ClassVar[tuple[core.PredictorKind, ...]] = ("global", "localized", "personal")
+    judged_by: ClassVar[core.PredictorKind] = "personal"
     gradients_per_step: ClassVar[int] = 4
     relative_to: ClassVar[dict[str, str]] = {"w": "w"}
     batches_per_step: ClassVar[int] = 3
     adapts: ClassVar[bool] = True
 
-    learning_rate: Schedule = hyper(
+    learning_rate: core.Schedule = hyper(
         0.1, "step size of the shared model", symbol="β", alias="lr", paper="0.001 in APFL's comparison"
     )
     adaptation_rate: float = hyper(
@@ -97,10 +77,10 @@ class PerFedAvg(Method, Exchange):
         "hessian_free", "the second-order term: left out, by a difference of gradients, or exact"
     )
     difference: float = hyper(1e-3, "half the width of that difference", symbol="δ", paper="1e-3", gt=0)
-    local_steps: LocalWork = hyper(10, "local steps in a round", symbol="τ")
-    weighting: Weighting = hyper("uniform", "weights of the replies", symbol="a_i")
+    local_steps: core.LocalWork = hyper(10, "local steps in a round", symbol="τ")
+    weighting: core.Weighting = hyper("uniform", "weights of the replies", symbol="a_i")
 
-    def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
+    def server_init(self, params: Params, population: core.Population, key: Tensor) -> Server:
         """w^0."""
         return Server(params)
 
@@ -130,11 +110,11 @@ class PerFedAvg(Method, Exchange):
         """Keep and send w_i."""
         return client._replace(w=work.w), Up(work.w)
 
-    def weights(self, server: Server, cohort: Cohort) -> Tensor:
+    def weights(self, server: Server, cohort: core.Cohort) -> Tensor:
         """a_i."""
-        return reply_weights(cohort, self.weighting)
+        return core.reply_weights(cohort, self.weighting)
 
-    def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
+    def absorb(self, server: Server, replies: Up, cohort: core.Cohort) -> tuple[Server, core.Info]:
         """w <- Σ a_i w_i."""
         return Server(replies.w), {}
 
@@ -142,7 +122,7 @@ class PerFedAvg(Method, Exchange):
         """w - α ∇f_i(w)."""
         return client._replace(personal=self._adapted(site.objective, brief.w, site.all_rows))
 
-    def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
+    def predictors(self, client: Client, brief: Down) -> core.Predictors:
         """The shared model, the client's last local copy of it, and the adapted model."""
         return {"global": brief.w, "localized": client.w, "personal": client.personal}
 
@@ -150,11 +130,11 @@ class PerFedAvg(Method, Exchange):
         """Adaptation is all that a newcomer needs."""
         return PerFedAvgNewcomer(self), server
 
-    def _adapted(self, objective: Objective, w: Params, batch: Batch) -> Params:
+    def _adapted(self, objective: core.Objective, w: Params, batch: core.Batch) -> Params:
         """w - α ∇f(w; batch)."""
         return tree.step(w, self.adaptation_rate, objective.gradient(w, batch))
 
-    def _hessian_product(self, objective: Objective, w: Params, g: Params, batch: Batch) -> Params:
+    def _hessian_product(self, objective: core.Objective, w: Params, g: Params, batch: core.Batch) -> Params:
         """∇²f(w; batch) g, exactly or by a central difference."""
         if self.hessian == "exact":
             return grad(lambda at: tree.dot(objective.gradient(at, batch), g))(w)
@@ -164,7 +144,7 @@ class PerFedAvg(Method, Exchange):
 
 
 @dataclass(frozen=True, config=STRICT)
-class PerFedAvgNewcomer(Newcomer):
+class PerFedAvgNewcomer(core.Newcomer):
     """Newcomers that only adapt."""
 
     method: PerFedAvg

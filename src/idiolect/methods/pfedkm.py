@@ -19,32 +19,10 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import (
-    STRICT,
-    Batch,
-    Batches,
-    Cohort,
-    Exchange,
-    Info,
-    LocalWork,
-    Method,
-    Nothing,
-    Params,
-    Population,
-    Predictor,
-    PredictorKind,
-    Schedule,
-    Site,
-    TrainedNewcomer,
-    Weighting,
-    hyper,
-    rng,
-    tree,
-)
-from idiolect.core.clustering import best_group, regroup
-from idiolect.core.moreau import approach, descend
-
-NEVER = -1
+from idiolect import core
+from idiolect.core import STRICT, Batches, Params, Site, hyper, rng, tree
+from idiolect.methods._moreau import local_round
+from idiolect.methods.groups import GroupModels, LastUploads, best_group, moved_to_means, regroup
 
 
 class Up(NamedTuple):
@@ -55,12 +33,11 @@ class Up(NamedTuple):
 
 
 class Server(NamedTuple):
-    """The group models Ω, everybody's label c, and the last uploads with the rounds they came in."""
+    """The group models Ω, everybody's label c, and the last uploads."""
 
     models: Params  # [groups, ...]
     labels: Tensor  # int64[clients]
-    uploads: Up | tuple[()]  # [clients, ...]; nothing where only those of the same round count
-    heard: Tensor  # int64[clients]: the round of the last upload, or NEVER
+    last: LastUploads
     round: Tensor
     key: Tensor
 
@@ -79,14 +56,14 @@ class Down(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class PFedKM(Method, Exchange):
+class PFedKM(core.Method, core.Exchange):
     """Personal models around group models found by k-means."""
 
     name: ClassVar[str] = "pfedkm"
     aliases: ClassVar[tuple[str, ...]] = ("cgpfl",)
     paper: ClassVar[str] = "pFedKM 2022"
-    kinds: ClassVar[tuple[PredictorKind, ...]] = ("localized", "group", "personal")
-    judged_by: ClassVar[PredictorKind] = "personal"
+    kinds: ClassVar[tuple[core.PredictorKind, ...]] = ("localized", "group", "personal")
+    judged_by: ClassVar[core.PredictorKind] = "personal"
     gradients_per_step: ClassVar[int] = 5
     personal_down: ClassVar[bool] = True
     personal_brief: ClassVar[bool] = True
@@ -94,40 +71,24 @@ class PFedKM(Method, Exchange):
 
     groups: int = hyper(3, "number of groups", symbol="K", paper="1, 2, 3, 4", ge=1)
     moreau_weight: float = hyper(15.0, "pull of the personal model to the group's", symbol="λ", ge=0)
-    learning_rate: Schedule = hyper(
-        0.005, "step size of ω on the envelope", symbol="η", alias="lr", paper="0.005; 0.03 CIFAR10"
-    )
-    local_steps: LocalWork = hyper(10, "local rounds, each on one batch", symbol="R", paper="10")
-    inner_rate: Schedule = hyper(
-        0.03, "step size of θ; inner_rate (L + moreau_weight) must be below 2", symbol="η_p"
-    )
+    learning_rate: core.Schedule = hyper(0.005, "step size of ω", symbol="η", alias="lr", paper="0.005; 0.03")
+    local_steps: core.LocalWork = hyper(10, "local rounds, each on one batch", symbol="R", paper="10")
+    inner_rate: core.Schedule = hyper(0.03, "step size of θ; times (L + λ) it must be below 2", symbol="η_p")
     inner_steps: int = hyper(5, "steps of θ in a local round", symbol="K_in", ge=1)
-    inner_tolerance: float | None = hyper(
-        None, "stop the inner steps at this norm of their gradient", symbol="ν", gt=0
-    )
-    inner_start: Literal["warm", "cold"] = hyper(
-        "warm", "start a local round at the last θ (the authors' code), or at ω"
-    )
+    inner_tolerance: float | None = hyper(None, "stop inner steps at this gradient norm", symbol="ν", gt=0)
+    inner_start: Literal["warm", "cold"] = hyper("warm", "start at the last θ (the authors' code), or at ω")
     server_mixing: float = hyper(1.0, "step of a group model to its mean", symbol="β", paper="1", ge=0, le=2)
-    cluster_on: Literal["omega", "theta"] = hyper(
-        "omega", "what is clustered: ω_i (the algorithm) or θ_i (the objective), which is then sent too"
-    )
-    cache_age: int | None = hyper(
-        None, "rounds for which an absent client's last upload still counts; 0: none, None: all", ge=0
-    )
+    cluster_on: Literal["omega", "theta"] = hyper("omega", "cluster ω_i, or θ_i, which is then sent too")
+    cache_age: int | None = hyper(None, "rounds that an absentee's upload counts; None: always", ge=0)
     restarts: int = hyper(10, "k-means++ starts besides the one from the group models", ge=1)
-    weighting: Weighting = hyper("uniform", "weights inside a group", paper="uniform")
+    weighting: core.Weighting = hyper("uniform", "weights inside a group", paper="uniform")
 
-    def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
+    def server_init(self, params: Params, population: core.Population, key: Tensor) -> Server:
         """All group models equal; so labels do not matter yet."""
-        clients = len(population.sizes)
-        uploads: Up | tuple[()] = ()
-        if self.cache_age != 0:
-            nothing = tree.map_tree(lambda leaf: leaf.new_zeros(clients, *leaf.shape), params)
-            uploads = Up(nothing, nothing if self.cluster_on == "theta" else ())
+        clients, models = len(population.sizes), tree.stack([params] * self.groups)
         labels = torch.zeros(clients, dtype=torch.int64)
-        models = tree.stack([params] * self.groups)
-        return Server(models, labels, uploads, torch.full_like(labels, NEVER), torch.tensor(0), key)
+        last = LastUploads.begin(self._upload(params, params), clients, keeps=self.cache_age != 0)
+        return Server(models, labels, last, torch.tensor(0), key)
 
     def client_init(self, server: Server, client_id: Tensor) -> Client:
         """Both models are the group's."""
@@ -144,49 +105,30 @@ class PFedKM(Method, Exchange):
 
     def step(self, work: Client, client: Client, down: Down, batches: Batches, site: Site) -> Client:
         """C2."""
-        return Client(*self.local_round(work.theta, work.omega, batches[0], site))
-
-    def local_round(self, theta: Params, omega: Params, batch: Batch, site: Site) -> tuple[Params, Params]:
-        """C2: θ approaches the minimum of h on one batch, then ω takes a step towards it."""
-        theta = approach(
-            site.objective,
-            batch,
-            theta if self.inner_start == "warm" else omega,
-            omega,
-            attraction=self.moreau_weight,
-            steps=self.inner_steps,
-            rate=site.rate(self.inner_rate),
-            tolerance=self.inner_tolerance,
-        )
-        rate = site.rate(self.learning_rate)
-        return theta, descend(omega, theta, attraction=self.moreau_weight, rate=rate)
+        return Client(*local_round(self, work.theta, work.omega, batches[0], site))
 
     def finish(self, work: Client, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
         """C3: keep θ_i and ω_i, send ω_i."""
-        return work, Up(work.omega, work.theta if self.cluster_on == "theta" else ())
+        return work, self._upload(work.omega, work.theta)
 
-    def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
+    def absorb(self, server: Server, replies: Up, cohort: core.Cohort) -> tuple[Server, core.Info]:
         """S1 to S3, on the uploads of all who were heard of lately."""
-        heard = server.heard.index_fill(0, cohort.ids, int(server.round))
-        uploads, counted, ids = server.uploads, replies, cohort.ids
-        if isinstance(uploads, Up):  # absentees count too
-            uploads = tree.map_tree(lambda kept, new: kept.index_copy(0, ids, new), uploads, replies)
-            ids = self._counted(heard, server.round, cohort.population).nonzero()[:, 0]
-            counted = tree.select(uploads, ids)
-        points = counted.omega if self.cluster_on == "omega" else counted.theta
+        last = server.last.after(replies, cohort, server.round)
+        ids, uploads = last.counted(replies, cohort, server.round, self.cache_age)
+        points = uploads.omega if self.cluster_on == "omega" else uploads.theta
         seed = rng.generator_seed(server.key)
-        grouping = regroup(points, counted.omega, server.models, server.labels[ids], seed, self.restarts)
+        grouping = regroup(points, uploads.omega, server.models, server.labels[ids], seed, self.restarts)
+        counts = cohort.population.sizes[ids].double()
+        counts = counts if self.weighting == "samples" else torch.ones_like(counts)
+        models = moved_to_means(server.models, uploads.omega, grouping.labels, counts, self.server_mixing)
         labels = server.labels.index_copy(0, ids, grouping.labels)
-        sizes = cohort.population.sizes[ids]
-        models = self._moved(server.models, counted.omega, grouping.labels, sizes)
-        info = {"labels": labels, **grouping.info}
-        return server._replace(models=models, labels=labels, uploads=uploads, heard=heard), info
+        return server._replace(models=models, labels=labels, last=last), {"labels": labels, **grouping.info}
 
     def end_round(self, server: Server) -> Server:
         """Cached uploads age."""
         return server._replace(round=server.round + 1)
 
-    def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
+    def predictors(self, client: Client, brief: Down) -> core.Predictors:
         """ω_i, Ω[c_i] and θ_i."""
         return {"localized": client.omega, "group": brief.omega, "personal": client.theta}
 
@@ -194,23 +136,8 @@ class PFedKM(Method, Exchange):
         """The group of least loss, then local rounds from its model."""
         return PFedKMNewcomer(self, self.local_steps), server
 
-    def _counted(self, heard: Tensor, now: Tensor, population: Population) -> Tensor:
-        """Whose last upload is clustered, bool[clients]."""
-        fresh = heard != NEVER if self.cache_age is None else heard >= now - self.cache_age
-        return fresh & (heard != NEVER) & population.present
-
-    def _moved(self, models: Params, uploads: Params, labels: Tensor, sizes: Tensor) -> Params:
-        """S3. By differences, so that groups whose uploads equal their model stay bitwise as they are."""
-        moved = []
-        for group in range(self.groups):
-            model, members = tree.row(models, group), labels == group
-            if members.any():
-                shares = sizes[members].double() if self.weighting == "samples" else members[members].double()
-                changes = tree.subtract(tree.select(uploads, members), model)
-                change = tree.weighted_sum(changes, shares / shares.sum())
-                model = tree.advance(model, self.server_mixing, change)
-            moved.append(model)
-        return tree.stack(moved)
+    def _upload(self, omega: Params, theta: Params) -> Up:
+        return Up(omega, theta if self.cluster_on == "theta" else ())
 
 
 class NewcomerClient(NamedTuple):
@@ -221,54 +148,38 @@ class NewcomerClient(NamedTuple):
     group: Params
 
 
-class Groups(NamedTuple):
-    """To a newcomer: all group models."""
-
-    models: Params
-
-
 @dataclass(frozen=True, config=STRICT)
-class PFedKMNewcomer(TrainedNewcomer):
-    """A newcomer chooses the group whose model has the least loss on its rows, and goes on from there.
-
-    ω <- Ω[argmin_k f(Ω_k)],  θ <- ω,  then local rounds                                     (spec 4.9)
-    """
+class PFedKMNewcomer(core.TrainedNewcomer):
+    """ω <- Ω[argmin_k f(Ω_k)], the group of least loss on the newcomer's rows; θ <- ω; then local rounds."""
 
     sees_all_rows: ClassVar[bool] = True
 
     method: PFedKM
-    local_steps: LocalWork
+    local_steps: core.LocalWork
 
     def client_init(self, server: Server, client_id: Tensor) -> NewcomerClient:
         """Some group's, until it has looked at all of them."""
-        first = tree.row(server.models, 0)
-        return NewcomerClient(first, first, first)
+        return NewcomerClient(*[tree.row(server.models, 0)] * 3)
 
-    def down(self, server: Server, ids: Tensor) -> Groups:
+    def down(self, server: Server, ids: Tensor) -> GroupModels:
         """All group models."""
-        return Groups(server.models)
+        return GroupModels(server.models)
 
-    def begin(self, client: NewcomerClient, down: Groups, site: Site) -> NewcomerClient:
+    def begin(self, client: NewcomerClient, down: GroupModels, site: Site) -> NewcomerClient:
         """The best group."""
-        group = tree.row(down.models, best_group(site.objective, down.models, site.all_rows))
-        return NewcomerClient(group, group, group)
+        best = best_group(site.objective, down.models, site.all_rows)
+        return NewcomerClient(*[tree.row(down.models, best)] * 3)
 
     def step(
-        self,
-        work: NewcomerClient,
-        client: NewcomerClient,
-        down: Groups,
-        batches: Batches,
-        site: Site,
+        self, work: NewcomerClient, client: NewcomerClient, down: GroupModels, batches: Batches, site: Site
     ) -> NewcomerClient:
         """C2."""
-        theta, omega = self.method.local_round(work.theta, work.omega, batches[0], site)
-        return work._replace(theta=theta, omega=omega)
+        return NewcomerClient(*local_round(self.method, work.theta, work.omega, batches[0], site), work.group)
 
-    def brief(self, server: Server, ids: Tensor) -> Nothing:
+    def brief(self, server: Server, ids: Tensor) -> core.Nothing:
         """Nothing: the newcomer has kept its group's model."""
-        return Nothing()
+        return core.Nothing()
 
-    def predictors(self, client: NewcomerClient, brief: Nothing) -> dict[PredictorKind, Predictor]:
+    def predictors(self, client: NewcomerClient, brief: core.Nothing) -> core.Predictors:
         """ω, the group's model, and θ."""
         return {"localized": client.omega, "group": client.group, "personal": client.theta}

@@ -19,26 +19,9 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import (
-    STRICT,
-    Batches,
-    Cohort,
-    Exchange,
-    Info,
-    LocalWork,
-    Method,
-    Params,
-    Population,
-    Predictor,
-    PredictorKind,
-    Schedule,
-    Site,
-    Weighting,
-    hyper,
-    reply_weights,
-    tree,
-)
-from idiolect.core.moreau import approach, descend
+from idiolect import core
+from idiolect.core import STRICT, Batches, Params, Site, hyper, tree
+from idiolect.methods._moreau import local_round
 
 
 class Server(NamedTuple):
@@ -67,24 +50,24 @@ class Up(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class PFedMe(Method, Exchange):
+class PFedMe(core.Method, core.Exchange):
     """Personal models around one shared model."""
 
     name: ClassVar[str] = "pfedme"
     paper: ClassVar[str] = "T. Dinh, Tran, Nguyen 2020"
-    kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized", "personal")
-    judged_by: ClassVar[PredictorKind] = "personal"
+    kinds: ClassVar[tuple[core.PredictorKind, ...]] = ("global", "localized", "personal")
+    judged_by: ClassVar[core.PredictorKind] = "personal"
     gradients_per_step: ClassVar[int] = 5
     changes_of: ClassVar[dict[str, str]] = {"change": "w"}
 
     moreau_weight: float = hyper(
         15.0, "pull of the personal model to the shared one", symbol="λ", paper="15", ge=0
     )
-    learning_rate: Schedule = hyper(
+    learning_rate: core.Schedule = hyper(
         0.005, "step size of w_i on the envelope", symbol="η", alias="lr", paper="0.005; 0.01"
     )
-    local_steps: LocalWork = hyper(10, "local rounds, each on one batch", symbol="R", paper="20")
-    inner_rate: Schedule = hyper(
+    local_steps: core.LocalWork = hyper(10, "local rounds, each on one batch", symbol="R", paper="20")
+    inner_rate: core.Schedule = hyper(
         0.03,
         "step size of θ; inner_rate (L + moreau_weight) must be below 2",
         symbol="η_p",
@@ -103,9 +86,9 @@ class PFedMe(Method, Exchange):
         "who trains: all clients, of whom the asked ones are averaged, or only those",
         paper="all",
     )
-    weighting: Weighting = hyper("uniform", "weights of the replies", paper="uniform")
+    weighting: core.Weighting = hyper("uniform", "weights of the replies", paper="uniform")
 
-    def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
+    def server_init(self, params: Params, population: core.Population, key: Tensor) -> Server:
         """w^0."""
         return Server(params)
 
@@ -113,7 +96,7 @@ class PFedMe(Method, Exchange):
         """The shared model is the first personal one."""
         return Client(server.w, server.w)
 
-    def ask(self, server: Server, cohort: Cohort, key: Tensor) -> Cohort:
+    def ask(self, server: Server, cohort: core.Cohort, key: Tensor) -> core.Cohort:
         """Everybody trains, but only those whom the plan asks send their models."""
         if self.trains == "asked":
             return cohort
@@ -125,7 +108,7 @@ class PFedMe(Method, Exchange):
         replied[cohort.ids] = cohort.replied
         if cohort.multiplicity is not None:
             draws[cohort.ids] = cohort.multiplicity
-        everybody = Cohort(ids, work[ids], replied[ids], inclusion[ids], cohort.population)
+        everybody = core.Cohort(ids, work[ids], replied[ids], inclusion[ids], cohort.population)
         return replace(everybody, multiplicity=draws[ids])
 
     def down(self, server: Server, ids: Tensor) -> Down:
@@ -138,31 +121,20 @@ class PFedMe(Method, Exchange):
 
     def step(self, work: Client, client: Client, down: Down, batches: Batches, site: Site) -> Client:
         """One local round."""
-        theta = approach(
-            site.objective,
-            batches[0],
-            work.theta if self.inner_start == "warm" else work.w,
-            work.w,
-            attraction=self.moreau_weight,
-            steps=self.inner_steps,
-            rate=site.rate(self.inner_rate),
-            tolerance=self.inner_tolerance,
-        )
-        rate = site.rate(self.learning_rate)
-        return Client(theta, descend(work.w, theta, attraction=self.moreau_weight, rate=rate))
+        return Client(*local_round(self, work.theta, work.w, batches[0], site))
 
     def finish(self, work: Client, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
         """Keep θ_i and w_i, send how far w_i moved."""
         return work, Up(tree.subtract(work.w, down.w))
 
-    def weights(self, server: Server, cohort: Cohort) -> Tensor:
+    def weights(self, server: Server, cohort: core.Cohort) -> Tensor:
         """Uniform in the paper."""
-        return reply_weights(cohort, self.weighting)
+        return core.reply_weights(cohort, self.weighting)
 
-    def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
+    def absorb(self, server: Server, replies: Up, cohort: core.Cohort) -> tuple[Server, core.Info]:
         """w <- w + β · mean change."""
         return Server(tree.advance(server.w, self.server_mixing, replies.change)), {}
 
-    def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
+    def predictors(self, client: Client, brief: Down) -> core.Predictors:
         """w, w_i and θ_i."""
         return {"global": brief.w, "localized": client.w, "personal": client.theta}

@@ -16,25 +16,8 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import (
-    STRICT,
-    Batches,
-    Cohort,
-    Exchange,
-    Info,
-    LocalWork,
-    Method,
-    Params,
-    Population,
-    Predictor,
-    PredictorKind,
-    Schedule,
-    Site,
-    hyper,
-    plain_mean,
-    tree,
-)
-from idiolect.core.newcomer import FineTuning
+from idiolect import core
+from idiolect.core import STRICT, Batches, Params, Site, hyper, tree
 
 
 class Server(NamedTuple):
@@ -79,31 +62,31 @@ class Brief(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Scaffold(Method, Exchange):
+class Scaffold(core.Method, core.Exchange):
     """Local steps corrected by the difference of the shared and the own gradient."""
 
     name: ClassVar[str] = "scaffold"
     paper: ClassVar[str] = "Karimireddy et al. 2020"
-    kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized")
-    judged_by: ClassVar[PredictorKind] = "localized"
+    kinds: ClassVar[tuple[core.PredictorKind, ...]] = ("global", "localized")
+    judged_by: ClassVar[core.PredictorKind] = "localized"
     stateful: ClassVar[bool] = True
     changes_of: ClassVar[dict[str, str]] = {"w_delta": "w", "c_delta": "c"}
 
-    learning_rate: Schedule = hyper(
+    learning_rate: core.Schedule = hyper(
         0.1, "step size of the local steps", symbol="η_l", alias="lr", paper="APFL: 0.1; 0.05 on CIFAR10"
     )
     outer_step: float = hyper(1.0, "server's step along the mean move", symbol="η_g", paper="1", ge=0)
     control: Literal["gradient", "steps"] = hyper(
         "steps", "the new c_i: the gradient at the shared model (I), or the mean of the local steps (II)"
     )
-    local_steps: LocalWork = hyper(10, "local steps in a round", symbol="τ")
+    local_steps: core.LocalWork = hyper(10, "local steps in a round", symbol="τ")
 
     @property
     def sees_all_rows(self) -> bool:  # type: ignore[override]  # a constant for each instance
         """Option I takes a gradient on all rows."""
         return self.control == "gradient"
 
-    def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
+    def server_init(self, params: Params, population: core.Population, key: Tensor) -> Server:
         """w^0 and c = 0."""
         return Server(params, tree.zeros_like(params))
 
@@ -138,11 +121,11 @@ class Scaffold(Method, Exchange):
             c = tree.add(client.c, c_delta)
         return Client(c, work.w), Up(w_delta, c_delta)
 
-    def weights(self, server: Server, cohort: Cohort) -> Tensor:
+    def weights(self, server: Server, cohort: core.Cohort) -> Tensor:
         """1 / |S|: the controls are defined for the plain mean."""
-        return plain_mean(cohort)
+        return core.plain_mean(cohort)
 
-    def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
+    def absorb(self, server: Server, replies: Up, cohort: core.Cohort) -> tuple[Server, core.Info]:
         """w <- w + η_g mean(w_i - w); c <- c + (|S|/N) mean(c_i⁺ - c_i)."""
         share = len(cohort) / cohort.population.count
         return Server(
@@ -154,10 +137,10 @@ class Scaffold(Method, Exchange):
         """w."""
         return Brief(server.w)
 
-    def predictors(self, client: Client, brief: Brief) -> dict[PredictorKind, Predictor]:
+    def predictors(self, client: Client, brief: Brief) -> core.Predictors:
         """The shared model, and the client's last local copy of it."""
         return {"global": brief.w, "localized": client.w}
 
-    def newcomer(self, server: Server) -> tuple[FineTuning, Server]:
+    def newcomer(self, server: Server) -> tuple[core.FineTuning, Server]:
         """Ordinary local steps from w: a newcomer has no control of its own to set against c."""
-        return FineTuning(self, self.learning_rate, self.local_steps), server
+        return core.FineTuning(self, self.learning_rate, self.local_steps), server

@@ -15,24 +15,8 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from idiolect.core import (
-    STRICT,
-    Batches,
-    Cohort,
-    Exchange,
-    Info,
-    LocalWork,
-    Method,
-    Params,
-    Population,
-    Predictor,
-    PredictorKind,
-    Schedule,
-    Site,
-    hyper,
-    plain_mean,
-    tree,
-)
+from idiolect import core
+from idiolect.core import STRICT, Batches, Params, Site, hyper, tree
 from idiolect.core.schedule import round_total
 
 NEVER = -2  # a round that has no next one
@@ -73,20 +57,20 @@ class Work(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class VRLSGD(Method, Exchange):
+class VRLSGD(core.Method, core.Exchange):
     """Local steps with gradient tracking, corrected one round later."""
 
     name: ClassVar[str] = "vrl-sgd"
     paper: ClassVar[str] = "Liang et al. 2019"
-    kinds: ClassVar[tuple[PredictorKind, ...]] = ("global", "localized")
-    judged_by: ClassVar[PredictorKind] = "localized"
+    kinds: ClassVar[tuple[core.PredictorKind, ...]] = ("global", "localized")
+    judged_by: ClassVar[core.PredictorKind] = "localized"
     stateful: ClassVar[bool] = True
     relative_to: ClassVar[dict[str, str]] = {"w": "w"}
 
-    learning_rate: Schedule = hyper(0.1, "step size of the local steps", symbol="γ", alias="lr")
-    local_steps: LocalWork = hyper(10, "local steps in a round", symbol="k")
+    learning_rate: core.Schedule = hyper(0.1, "step size of the local steps", symbol="γ", alias="lr")
+    local_steps: core.LocalWork = hyper(10, "local steps in a round", symbol="k")
 
-    def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
+    def server_init(self, params: Params, population: core.Population, key: Tensor) -> Server:
         """w^0."""
         return Server(params)
 
@@ -118,14 +102,14 @@ class VRLSGD(Method, Exchange):
         rates = torch.as_tensor(round_total(self.learning_rate, site.clock), dtype=client.rates.dtype)
         return Client(work.delta, work.w, this_round, rates), Up(work.w)
 
-    def weights(self, server: Server, cohort: Cohort) -> Tensor:
+    def weights(self, server: Server, cohort: core.Cohort) -> Tensor:
         """The plain mean, for which the corrections sum to zero."""
-        return plain_mean(cohort)
+        return core.plain_mean(cohort)
 
-    def absorb(self, server: Server, replies: Up, cohort: Cohort) -> tuple[Server, Info]:
+    def absorb(self, server: Server, replies: Up, cohort: core.Cohort) -> tuple[Server, core.Info]:
         """w <- mean w_i."""
         return Server(replies.w), {}
 
-    def predictors(self, client: Client, brief: Down) -> dict[PredictorKind, Predictor]:
+    def predictors(self, client: Client, brief: Down) -> core.Predictors:
         """The shared model, and the client's last local copy of it."""
         return {"global": brief.w, "localized": client.w}

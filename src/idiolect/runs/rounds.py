@@ -5,12 +5,12 @@ from typing import Any, NamedTuple, Protocol
 
 import pandas as pd
 
-from idiolect.core.clustering import adjusted_rand_index
 from idiolect.data.federation import Federation
 from idiolect.engines.compiler.doubt import Doubt
 from idiolect.engines.loop import PlayedRound
 from idiolect.evaluation.metrics import Measures, Metric, evaluate
 from idiolect.evaluation.summary import validation_scores
+from idiolect.methods.groups import adjusted_rand_index
 from idiolect.runs.records import TABLES, TYPES, TableName
 from idiolect.simulation import Simulation
 

@@ -146,7 +146,7 @@ class _Layout:
 
     def check(self, stacked: ClientState) -> None:
         """States must keep their types and shapes over a run."""
-        for kept, new in zip(tree.leaves(self.like), tree.leaves(stacked), strict=True):
+        for kept, new in zip(tree.leaves(self.like), tree.leaves(stacked, self.like), strict=True):
             if (kept.dtype, kept.shape[1:]) != (new.dtype, new.shape[1:]):
                 raise TypeError(
                     f"a client state changed from {kept.dtype}{list(kept.shape[1:])} "
@@ -159,7 +159,8 @@ class _Layout:
 
     def gather(self, stacked: ClientState, place: int) -> Tensor:
         """One state as bytes."""
-        parts = [leaf[place].contiguous().reshape(-1).view(torch.uint8) for leaf in tree.leaves(stacked)]
+        leaves = tree.leaves(stacked, self.like)
+        parts = [leaf[place].contiguous().reshape(-1).view(torch.uint8) for leaf in leaves]
         return torch.cat(parts) if parts else torch.empty(0, dtype=torch.uint8)
 
     def scatter(self, row: Tensor, stacked: ClientState, place: int) -> None:

@@ -4,7 +4,8 @@
     tensors.safetensors its arguments and constants, what it gave plainly and what it gave rewritten
     doubt.json          in words, and which passes rewrote it
 
-`python -m idiolect.engines.compiler.doubt FOLDER` repeats it pass by pass: the first that differs is to blame.
+`python -m idiolect.engines.compiler.doubt FOLDER` repeats it pass by pass: the first that
+differs is to blame.
 """
 
 import sys

@@ -1,0 +1,218 @@
+"""The contract of a method as checks that any method, also a user's own, can be put through."""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from idiolect.codecs.config import CodecConfig, with_own_codec
+from idiolect.core import tree
+from idiolect.core.method import Method, PredictorKind
+from idiolect.core.objective import Mixture
+from idiolect.core.observed import observed
+from idiolect.errors import UserError
+from idiolect.participation.sampling import Plan, Uniform
+from idiolect.simulation import Simulation
+from idiolect.testing.contract import (
+    EQUAL,
+    ROUNDS,
+    Clause,
+    PartialWork,
+    everything,
+    require_clauses,
+    require_equal,
+    simulate,
+    through_bytes,
+)
+from idiolect.testing.delegates import Reversed, Typed, Watched, Wired
+from idiolect.testing.problems import ZOO, Quadratics
+
+CONVERGED = 1e-6
+LOSSY = CodecConfig(up="topk", keep=0.5)
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """A claim that one kind of model of the method equals some kind of another method's, always."""
+
+    kind: PredictorKind
+    other: Method
+    other_kind: PredictorKind
+
+
+FixedPoint = Callable[[Quadratics], Mapping[PredictorKind, Tensor]]
+
+
+def check_method(
+    method: Method,
+    *,
+    reductions: Sequence[Reduction] = (),
+    fixed_point: FixedPoint | None = None,
+    rounds_to_fixed_point: int = 300,
+) -> None:
+    """Put a method through its contract; raise `ContractError` naming each clause that it breaks.
+
+    `reductions` are claims of equality with other methods. `fixed_point` says where the method's models
+    end on asymmetric quadratics, one row for each client; without it that clause is not checked.
+    """
+    bare, name, method = method, type(method).__name__, observed(with_own_codec(method))
+    clauses: list[Clause] = [
+        ("inputs are not changed", lambda: _inputs_unchanged(method)),
+        ("messages are of their declared type", lambda: _messages_typed(method)),
+        ("nothing but messages crosses, nothing but states is remembered", lambda: _only_messages(method)),
+        ("states survive serialisation", lambda: _states_survive(method)),
+        ("vectorised equals sequential", lambda: _engines_agree(method, Uniform(rate=0.7))),
+        ("clients that finish early stand still", lambda: _engines_agree(method, PartialWork())),
+        *(
+            (f"vectorised equals sequential on {name}", lambda model=model: _agree_on(method, model))
+            for name, model in ZOO.items()
+        ),
+        ("the order of clients is irrelevant", lambda: _order_irrelevant(method)),
+        ("a client can join at any round", lambda: _arrivals_welcome(method)),
+        ("a newcomer gets a model of its own", lambda: _newcomers_welcome(method)),
+        ("models have the names of the model's parameters", lambda: _names_kept(method)),
+        ("to look at clients changes nothing", lambda: _looking_changes_nothing(method)),
+        ("it can be a key, and its copies are equal", lambda: _hashable(method)),
+        ("a codec compresses it, or is refused in words", lambda: _compressible(bare)),
+        *((f"reduces to {r.other.name}", lambda r=r: _reduces(method, r)) for r in reductions),
+    ]
+    if fixed_point is not None:
+        clauses.append(
+            ("reaches its fixed point", lambda: _reaches(method, fixed_point, rounds_to_fixed_point))
+        )
+    require_clauses(name, clauses)
+
+
+def _inputs_unchanged(method: Method) -> None:
+    simulate(Watched(copy.deepcopy(method)), plan=PartialWork()).play(2)
+
+
+def _messages_typed(method: Method) -> None:
+    simulate(Typed(copy.deepcopy(method))).play(2).predictors()
+
+
+def _only_messages(method: Method) -> None:
+    together = simulate(copy.deepcopy(method), plan=PartialWork()).play(ROUNDS)
+    apart = simulate(Wired(copy.deepcopy(method), copy.deepcopy(method)), plan=PartialWork()).play(ROUNDS)
+    require_equal(everything(apart), everything(together), 0.0)
+
+
+def _states_survive(method: Method) -> None:
+    unbroken = simulate(copy.deepcopy(method)).play(ROUNDS)
+    first = simulate(copy.deepcopy(method)).play(ROUNDS // 2)
+    second = simulate(copy.deepcopy(method))  # a fresh process knows the states and the round, no more
+    second.server, second.round = through_bytes(first.server), first.round
+    everybody = torch.arange(len(first.federation))
+    second.engine.setting.store.put(everybody, through_bytes(first.clients()))
+    second.play(ROUNDS - ROUNDS // 2)
+    require_equal(everything(second), everything(unbroken), 0.0)
+
+
+def _engines_agree(method: Method, plan: Plan) -> None:
+    sequential = simulate(copy.deepcopy(method), plan=plan).play(ROUNDS)
+    vectorised = simulate(copy.deepcopy(method), "vectorised", plan=plan).play(ROUNDS)
+    require_equal(everything(vectorised), everything(sequential), EQUAL)
+
+
+def _agree_on(method: Method, model: Callable[[], nn.Module]) -> None:
+    """Both engines on another model, unless the method refuses it in words."""
+    try:
+        sequential = simulate(copy.deepcopy(method), model=model)
+    except UserError:
+        return
+    vectorised = simulate(copy.deepcopy(method), "vectorised", model=model)
+    require_equal(everything(vectorised.play(2)), everything(sequential.play(2)), EQUAL)
+
+
+def _order_irrelevant(method: Method) -> None:
+    forwards = simulate(copy.deepcopy(method)).play(2)
+    backwards = simulate(Reversed(copy.deepcopy(method))).play(2)
+    require_equal(everything(backwards), everything(forwards), EQUAL)
+
+
+def _arrivals_welcome(method: Method) -> None:
+    for joined in (1, ROUNDS - 1):
+        simulation = simulate(copy.deepcopy(method), plan=PartialWork(joins={2: joined})).play(ROUNDS)
+        for name, value in tree.to_named(everything(simulation)).items():
+            if not torch.isfinite(value).all():
+                raise AssertionError(f"{name} is not finite after a client joined in round {joined}")
+
+
+def _newcomers_welcome(method: Method) -> None:
+    """It depends neither on who else is new nor on its place among them, and the run stays as it is."""
+    trained = simulate(copy.deepcopy(method), batch_size=None).play(ROUNDS)
+    before = copy.deepcopy(everything(trained))
+    alone = trained.newcomers(trained.federation.subset([3])).predictor(0)
+    together = trained.newcomers(trained.federation.subset([0, 3, 1])).predictor(1)
+    require_equal(together, alone, EQUAL)
+    require_equal(everything(trained), before, 0.0)
+    for name, value in tree.to_named(alone).items():
+        if not torch.isfinite(value).all():
+            raise AssertionError(f"{name} of a newcomer is not finite")
+
+
+def _names_kept(method: Method) -> None:
+    simulation = simulate(copy.deepcopy(method)).play(1)
+    names = simulation.engine.setting.objective.initial_params().keys()
+    predictors = simulation.predictor(1)
+    if tuple(predictors) != tuple(method.kinds):
+        raise AssertionError(f"the models are {tuple(predictors)}, declared are {method.kinds}")
+    if method.judged_by not in method.kinds:
+        raise AssertionError(f"it is judged by {method.judged_by!r}, which is none of its models")
+    for kind, predictor in predictors.items():
+        for member in predictor.members if isinstance(predictor, Mixture) else (predictor,):
+            if member.keys() != names:
+                raise AssertionError(f"the {kind} model has the parameters {list(member)}, not {list(names)}")
+
+
+def _looking_changes_nothing(method: Method) -> None:
+    """Adaptation included: a run that is looked at in every round ends like one that is not."""
+    watched, unwatched = (simulate(copy.deepcopy(method)) for _ in range(2))
+    for _ in range(2):
+        watched.predictors()
+        watched.advance()
+    require_equal(everything(watched), everything(unwatched.play(2)), 0.0)
+
+
+def _hashable(method: Method) -> None:
+    """Recorded steps are found by their exchange."""
+    server = simulate(copy.deepcopy(method)).server
+    for ours, theirs in (
+        (method, copy.deepcopy(method)),
+        *zip(method.exchanges(server), copy.deepcopy(method).exchanges(server), strict=True),
+    ):
+        if ours != theirs or hash(ours) != hash(theirs):
+            raise AssertionError(f"a copy of {type(ours).__name__} is not equal to it")
+
+
+def _compressible(method: Method) -> None:
+    """Both engines through a codec that leaves half of every change out."""
+    try:
+        sequential = simulate(LOSSY.wrap(copy.deepcopy(method)))
+    except UserError:
+        return
+    vectorised = simulate(LOSSY.wrap(copy.deepcopy(method)), "vectorised")
+    require_equal(everything(vectorised.play(2)), everything(sequential.play(2)), EQUAL)
+
+
+def _reduces(method: Method, reduction: Reduction) -> None:
+    for plan in (Uniform(), Uniform(rate=0.6)):
+        ours = simulate(copy.deepcopy(method), plan=plan).play(ROUNDS).predictors()[reduction.kind]
+        theirs = simulate(reduction.other, plan=plan).play(ROUNDS).predictors()[reduction.other_kind]
+        require_equal(ours, theirs, EQUAL)
+
+
+def _reaches(method: Method, fixed_point: FixedPoint, rounds: int) -> None:
+    problem = Quadratics.asymmetric()
+    simulation = Simulation(
+        copy.deepcopy(method), problem.model, problem.federation(), batch_size=None, dtype=torch.float64
+    ).play(rounds)
+    reached = simulation.predictors()
+    for kind, expected in fixed_point(problem).items():
+        params = reached[kind]
+        assert isinstance(params, dict)
+        apart = float((problem.weights(params) - expected).abs().max())
+        if not apart <= CONVERGED:
+            raise AssertionError(f"the {kind} models end {apart:.3g} away from the known point")
