@@ -4,23 +4,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from idiolect.codecs.config import with_own_codec
-from idiolect.core import rng, tree
-from idiolect.core.cohort import Population
+from idiolect.core import tree
+from idiolect.core.around import MethodAround
 from idiolect.core.exchange import ClientState, Message, ServerState, Site
 from idiolect.core.method import Method, PredictorKind
-from idiolect.core.objective import Objective, Predictor, seeded_module
-from idiolect.core.observed import observed
+from idiolect.core.objective import Predictor
 from idiolect.data.federation import Federation, Rows
 from idiolect.engines.base import LocalEngine, Look, Setting
-from idiolect.engines.build import EngineName, HereEngine, RayEngineChoice, build_engine
+from idiolect.engines.build import EngineName, HereEngine, RayEngineChoice, build_engine, set_up
 from idiolect.engines.loop import PlayedRound, play_round
-from idiolect.errors import UserError
+from idiolect.evaluation.metrics import Measures, evaluate
 from idiolect.participation.sampling import Plan, Uniform
-from idiolect.store.memory import MemoryStore
 from idiolect.store.store import Store
 
 __all__ = ["EngineName", "Simulation"]
@@ -44,31 +42,39 @@ class Simulation:
         store: Store | None = None,
         round_steps: int | None = None,
     ) -> None:
-        if not federation.train.sizes.all():
-            empty = federation.names[int(federation.train.sizes.argmin())]
-            raise UserError(f"client {empty!r} has no training rows; every client needs at least one")
-        federation = federation.to(dtype)
-        module = model.to(dtype) if isinstance(model, nn.Module) else seeded_module(model, seed, dtype)
-        objective = Objective(module, federation.task, weight_decay)
-        self.method = method = observed(with_own_codec(method))
-        self._engine_choice = engine
-        self.plan: Plan = plan or Uniform()
-        population = Population(federation.train.sizes, self.plan.present(0, len(federation)))
-        self.server: ServerState = method.server_init(
-            objective.initial_params(), population, rng.key(seed, "server")
-        )
-        self.round = 0
-        setting = Setting(
+        setting = set_up(
             method,
-            objective,
+            model,
             federation,
-            store or MemoryStore(len(federation)),
             seed=seed,
             batch_size=batch_size,
-            founding=self.server,
+            weight_decay=weight_decay,
+            dtype=dtype,
+            store=store,
             round_steps=round_steps,
         )
+        self._begin(setting, plan or Uniform(), engine)
+
+    @classmethod
+    def of(
+        cls, setting: Setting, plan: Plan, engine: EngineName | HereEngine | RayEngineChoice
+    ) -> "Simulation":
+        """A simulation of what is set up already."""
+        simulation = cls.__new__(cls)
+        simulation._begin(setting, plan, engine)
+        return simulation
+
+    def _begin(self, setting: Setting, plan: Plan, engine: EngineName | HereEngine | RayEngineChoice) -> None:
+        self.plan = plan
+        self.server: ServerState = setting.found(plan)
+        self.round = 0
+        self._engine_choice = engine
         self.engine: LocalEngine = build_engine(engine, setting)
+
+    @property
+    def method(self) -> Method:
+        """The method, with what stands around it."""
+        return self.engine.setting.method
 
     @property
     def federation(self) -> Federation:
@@ -88,6 +94,15 @@ class Simulation:
             self.advance()
         return self
 
+    def evaluate(self, measures: Measures | None = None) -> pd.DataFrame:
+        """All metrics of all clients now; without `measures` the task's own."""
+        return evaluate(self, measures)
+
+    @property
+    def briefed(self) -> Tensor:
+        """The ids of the clients that are sent a brief when they are evaluated: all."""
+        return self._ids(None)
+
     def newcomers(
         self, federation: Federation, *, steps: int | None = None, round_number: int | None = None
     ) -> "Simulation":
@@ -101,7 +116,7 @@ class Simulation:
         # Past rounds have the steps that they had, however long the newcomers train.
         round_steps = max((setting.clock_steps(exchange) for exchange in exchanges), default=None)
         if steps is not None and exchanges:
-            method = replace(method, local_steps=steps)  # type: ignore[type-var]
+            method = _with_steps(method, steps)
         simulation = Simulation(
             method,
             setting.objective.module,
@@ -136,6 +151,14 @@ class Simulation:
         """The models of one client, by kind."""
         return tree.row(self.predictors(torch.tensor([client])), 0)
 
+    def global_model(self) -> Predictor:
+        """The model of the kind "global": the server's own, for which no client's state is needed."""
+        setting, ids = self.engine.setting, torch.tensor([0])
+        brief = self.method.brief(self.server, ids)
+        brief = tree.row(brief, 0) if self.method.personal_brief else brief
+        anybody = tree.row(setting.arrivals(setting.founding, ids), 0)
+        return self.method.predictors(anybody, brief)["global"]
+
     def survey(self, look: Look, part: Rows) -> Any:
         """Look at every client, with its brief and its rows in one part of the data; the results are stacked.
 
@@ -157,3 +180,10 @@ class Simulation:
 
     def _ids(self, ids: Tensor | None) -> Tensor:
         return torch.arange(len(self.federation)) if ids is None else ids
+
+
+def _with_steps(method: Method, steps: int) -> Method:
+    """The method with other local steps, also where something stands around it."""
+    if isinstance(method, MethodAround):
+        return replace(method, method=_with_steps(method.method, steps))  # type: ignore[type-var]
+    return replace(method, local_steps=steps)  # type: ignore[type-var]

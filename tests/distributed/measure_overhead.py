@@ -21,7 +21,7 @@ from idiolect.silo import superlink
 from idiolect.silo.coordinator import coordinate
 from idiolect.silo.keys import init_keys
 from idiolect.silo.processes import Child, free_port
-from idiolect.silo.serving import ServeFolder
+from idiolect.silo.served_run import ServedRun
 from silo.problem import SILOS, config, deployed
 
 ROUNDS = 6
@@ -118,7 +118,7 @@ def ours(folder: Path) -> list[float]:
     address = f"127.0.0.1:{free_port()}"
     init_keys(folder / "keys", "127.0.0.1", SILOS)
     settings = config({"name": "fedavg"}, rounds=ROUNDS, evaluation={"every": ROUNDS})
-    run = ServeFolder.create(folder / "run", deployed(settings, folder))
+    run = ServedRun.create(folder / "run", deployed(settings, folder))
     times: list[float] = []
     with ExitStack() as stack:
         link = stack.enter_context(

@@ -12,9 +12,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from idiolect.silo.asking import Unreachable
 from idiolect.silo.coordinator import coordinate
-from idiolect.silo.serving import ServeFolder
+from idiolect.silo.requests import Unreachable
+from idiolect.silo.served_run import ServedRun
 from idiolect.silo.wire import unpack
 from silo.problem import Direct, config, deployed, silos_in
 
@@ -54,10 +54,10 @@ def main() -> None:
             folder = Path(name)
             model = {"name": "mlp", "hidden": [400, 400]}
             settings = config(rounds=ROUNDS, **{**case, "model": model, "dtype": "float32"})
-            run = ServeFolder.create(folder / "run", deployed(settings, folder))
+            run = ServedRun.create(folder / "run", deployed(settings, folder))
             link = Weighing(silos_in(folder / "silos"))
             coordinate(run, link)
-            last = run.rounds()[-1]
+            last = run.progress()[-1]
         for way, bits in (("down", last.down_bits), ("up", last.up_bits)):
             counted, sent = bits / 8 / 3, link.bytes[way] / 3
             print(f"| {label} | {way} | {counted:,.0f} | {sent:,.0f} | {sent - counted:,.0f} |")

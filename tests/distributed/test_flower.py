@@ -13,14 +13,24 @@ import pytest
 from distributed.deployment import interrupt, joining, kill, started, wait_for
 from idiolect.core import tree
 from idiolect.evaluation.metrics import evaluate
+from idiolect.runs.checkpoint import newest_checkpoint
 from idiolect.runs.settings import write_settings
 from idiolect.silo.keys import init_keys
 from idiolect.silo.offline import personal_model
 from idiolect.silo.processes import Child, free_port
-from idiolect.silo.serving import ServeFolder
+from idiolect.silo.served_run import ServedRun
 from idiolect.silo.vault import RunVault
 from idiolect.simulation import Simulation
-from silo.problem import FIVE_SILOS, SILOS, assert_same, assert_same_metrics, config, deployed, simulate
+from silo.problem import (
+    FIVE_SILOS,
+    SILOS,
+    assert_same,
+    assert_same_metrics,
+    config,
+    deployed,
+    last_saved,
+    simulate,
+)
 
 pytestmark = pytest.mark.distributed
 
@@ -86,15 +96,14 @@ def test_silos_on_flower_equal_the_other_engines(deployment: Deployment, case: s
 
     settings = config(rounds=2, **CASES[case])
     schema = {"schema": {"target": "outcome"}} if case in WITHOUT_SCHEMA else {}
-    folder = ServeFolder.create(tmp_path / "run", deployed(settings, tmp_path, **schema))
-    metrics = coordinate(folder, deployment.link)
-    saved = folder.checkpoint()
-    assert saved is not None
+    served = ServedRun.create(tmp_path / "run", deployed(settings, tmp_path, **schema))
+    metrics = coordinate(served, deployment.link).metrics()
+    saved = last_saved(served)
     for engine in ("sequential", "vectorised"):
         simulation, expected = played(settings, engine, 2)
         assert_same_metrics(metrics, expected)
-        assert_same(saved[1], simulation.server)
-        assert_same_models(deployment.folder, folder.run_name, simulation)
+        assert_same(saved.server, simulation.server)
+        assert_same_models(deployment.folder, served.name, simulation)
 
 
 def test_strangers_are_kept_out(deployment: Deployment, tmp_path: Path) -> None:
@@ -143,9 +152,8 @@ def test_killed_silos_and_coordinators_change_nothing(tmp_path: Path) -> None:
     keys = ["--keys", "keys/coordinator", "--listen", address]
 
     def saved_round() -> int:
-        path = tmp_path / "served" / "checkpoint.safetensors"
-        saved = ServeFolder(tmp_path / "served").checkpoint() if path.is_file() else None
-        return 0 if saved is None else saved[0]
+        newest = newest_checkpoint(tmp_path / "served" / "checkpoints")
+        return 0 if newest is None else int(newest.name.removeprefix("round-"))
 
     with ExitStack() as silos:
         serve = silos.enter_context(started(tmp_path, "serve", "serve", "my.yaml", *keys, "--out", "served"))
@@ -163,13 +171,12 @@ def test_killed_silos_and_coordinators_change_nothing(tmp_path: Path) -> None:
         wait_for(lambda: resumed.poll() is not None, 240, "the resumed run")
         assert resumed.returncode == 0, (tmp_path / "resumed.log").read_text()
 
-    folder = ServeFolder(tmp_path / "served")
+    served = ServedRun(tmp_path / "served")
     simulation = simulate(settings, silos=FIVE_SILOS).play(20)
-    saved = folder.checkpoint()
-    assert saved is not None
-    assert saved[0] == 20
-    assert_same(saved[1], simulation.server)
-    assert_same_models(tmp_path, folder.run_name, simulation)
+    saved = last_saved(served)
+    assert saved.round == 20
+    assert_same(saved.server, simulation.server)
+    assert_same_models(tmp_path, served.name, simulation)
     log = (tmp_path / "served" / "log.txt").read_text()
     assert "asking again: south" in log
     assert "continued at round" in log
@@ -218,9 +225,9 @@ def test_a_trial_without_keys_on_loopback(tmp_path: Path) -> None:
         interrupt(north)
         assert north.returncode == 0
         assert "north has left" in (tmp_path / "north.log").read_text()
-    folder = ServeFolder(tmp_path / "served")
-    assert folder.finished
-    assert [record.round for record in folder.rounds()] == [0, 1, 2]
+    served = ServedRun(tmp_path / "served")
+    assert served.folder.finished
+    assert [record.round for record in served.progress()] == [0, 1, 2]
     assert set(pd.read_parquet(tmp_path / "served" / "metrics.parquet").client) == {"north"}
     text = page.read_text()
     assert "http-equiv" not in text

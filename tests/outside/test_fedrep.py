@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from idiolect_outside.fedrep import FedRep
+from idiolect_outside.fedrep import FedRep, Model
 from torch import nn
 
 from idiolect.core.task import Task
@@ -38,6 +38,18 @@ def network() -> nn.Module:
     for parameter in module.parameters():
         nn.init.normal_(parameter, std=0.5, generator=generator)
     return module
+
+
+def fedrep(head_steps: int, body_steps: int, **options: Any) -> FedRep:
+    return FedRep(local_steps=head_steps + body_steps, body_steps=body_steps, **options)
+
+
+def head_of(model: Model) -> Params:
+    return {name: model.w[name] for name in HEAD}
+
+
+def body_of(model: Model) -> Params:
+    return {name: model.w[name] for name in BODY if name in model.w}
 
 
 def simulate(method: Any, engine: EngineName = "sequential", **options: Any) -> Simulation:
@@ -128,7 +140,7 @@ def same_bits(ours: Params, theirs: Params) -> bool:
 def test_fedrep_matches_its_transcription(
     engine: EngineName, head_steps: int, body_steps: int, weighting: Any
 ) -> None:
-    method = FedRep(lr=RATE, head_steps=head_steps, body_steps=body_steps, weighting=weighting)
+    method = fedrep(head_steps, body_steps, lr=RATE, weighting=weighting)
     models: Any = simulate(method, engine).play(5).predictors()
     personal, localized = transcribed(5, head_steps, body_steps, weighting)
     assert_close(models["personal"], personal)
@@ -137,12 +149,18 @@ def test_fedrep_matches_its_transcription(
 
 @pytest.mark.parametrize("head", [("2.weight", "2.bias"), ("2.*",), ("2.*", "2.bias")])
 def test_the_head_is_the_last_layer_unless_it_is_named(head: tuple[str, ...]) -> None:
-    ours, named = (simulate(FedRep(head_steps=1, body_steps=1, head=names)).server for names in ((), head))
-    assert tuple(ours.head) == HEAD
-    assert tuple(ours.body) == BODY
-    assert ours.head.keys() == named.head.keys()
-    other = simulate(FedRep(head_steps=1, body_steps=1, head=("*.bias",))).server
-    assert set(other.head) == {"0.bias", "2.bias"}
+    w = simulate(FedRep()).server.w
+    assert FedRep().parts(w) == FedRep(head=head).parts(w)
+    assert FedRep().parts(w).names_of("head") == HEAD
+    assert FedRep().parts(w).names_of("body") == BODY
+    assert FedRep(head=("*.bias",)).parts(w).names_of("head") == ("0.bias", "2.bias")
+
+
+def test_half_of_the_steps_train_the_body_unless_their_number_is_given() -> None:
+    assert [FedRep(local_steps=steps).head_steps for steps in (1, 10, 11)] == [1, 5, 6]
+    assert FedRep(local_steps=11, body_steps=1).head_steps == 10
+    with pytest.raises(ValueError, match="body_steps=4 must be at most local_steps=3"):
+        FedRep(local_steps=3, body_steps=4)
 
 
 def test_a_head_that_the_model_does_not_have_is_refused_before_the_first_round() -> None:
@@ -153,10 +171,10 @@ def test_a_head_that_the_model_does_not_have_is_refused_before_the_first_round()
 @each_engine
 def test_who_is_absent_keeps_its_head(engine: EngineName) -> None:
     """P3."""
-    simulation = simulate(FedRep(lr=RATE, head_steps=2, body_steps=2), engine)
-    before = simulation.clients().head
+    simulation = simulate(fedrep(2, 2, lr=RATE), engine)
+    before = head_of(simulation.clients())
     asked = Transcription().asked(0)
-    after = simulation.play(1).clients().head
+    after = head_of(simulation.play(1).clients())
     for i in range(5):
         kept = all(torch.equal(after[name][i], before[name][i]) for name in HEAD)
         assert kept == (i not in asked)
@@ -166,7 +184,7 @@ def test_who_is_absent_keeps_its_head(engine: EngineName) -> None:
 def test_without_head_steps_it_trains_a_body_under_one_fixed_head(engine: EngineName) -> None:
     """P5: FedBABU's training; the head keeps the bits of the first model (P63)."""
     problem = Transcription()
-    simulation = simulate(FedRep(lr=RATE, head_steps=0, body_steps=3), engine).play(4)
+    simulation = simulate(fedrep(0, 3, lr=RATE), engine).play(4)
     body = problem.start
     for r in range(4):
         uploads = []
@@ -176,8 +194,8 @@ def test_without_head_steps_it_trains_a_body_under_one_fixed_head(engine: Engine
                 w = problem.descend(w, BODY, i, r, call)
             uploads.append(w)
         body = {name: np.mean([w[name] for w in uploads], axis=0) for name in body}
-    assert_close(simulation.server.body, {name: body[name] for name in BODY}, EXACT)
-    for name, heads in simulation.clients().head.items():
+    assert_close(body_of(simulation.server), {name: body[name] for name in BODY}, EXACT)
+    for name, heads in head_of(simulation.clients()).items():
         assert np.array_equal(heads.numpy(), np.stack([problem.start[name]] * 5))
 
 
@@ -185,7 +203,7 @@ def test_without_head_steps_it_trains_a_body_under_one_fixed_head(engine: Engine
 def test_without_body_steps_it_probes_the_first_body(engine: EngineName) -> None:
     """P7: the body is averaged, though unchanged, hence the same to rounding only."""
     problem = Transcription()
-    simulation = simulate(FedRep(lr=RATE, head_steps=3, body_steps=0), engine).play(4)
+    simulation = simulate(fedrep(3, 0, lr=RATE), engine).play(4)
     probes = [dict(problem.start) for _ in range(5)]
     for r in range(4):
         for i in problem.asked(r):
@@ -193,7 +211,7 @@ def test_without_body_steps_it_probes_the_first_body(engine: EngineName) -> None
                 probes[i] = problem.descend(probes[i], HEAD, i, r, call)
     models: Any = simulation.predictors()
     assert_close(models["personal"], stacked(probes), EXACT)
-    assert_close(simulation.server.body, {name: problem.start[name] for name in BODY}, 1e-15)
+    assert_close(body_of(simulation.server), {name: problem.start[name] for name in BODY}, 1e-15)
 
 
 def test_a_head_step_and_a_body_step_are_no_joint_step() -> None:
@@ -201,7 +219,7 @@ def test_a_head_step_and_a_body_step_are_no_joint_step() -> None:
 
     def apart(rate: float) -> float:
         options: Any = {"plan": Uniform(), "batch_size": None}
-        two: Any = simulate(FedRep(lr=rate, head_steps=1, body_steps=1), **options).play(1).predictors()
+        two: Any = simulate(fedrep(1, 1, lr=rate), **options).play(1).predictors()
         one: Any = simulate(FedAvg(lr=rate, local_steps=1), **options).play(1).predictors()
         return max(float((two["localized"][n] - one["localized"][n]).abs().max()) for n in (*BODY, *HEAD))
 
@@ -211,7 +229,7 @@ def test_a_head_step_and_a_body_step_are_no_joint_step() -> None:
 @each_engine
 def test_with_everything_in_the_head_every_client_trains_alone(engine: EngineName) -> None:
     """P2: nothing is shared, and nothing crosses."""
-    method = FedRep(lr=RATE, head_steps=3, body_steps=0, head=("*",))
+    method = fedrep(3, 0, lr=RATE, head=("*",))
     ours: Any = simulate(method, engine, weight_decay=0.0).play(4).predictors()
     alone: Any = simulate(Local(lr=RATE, local_steps=3), engine, weight_decay=0.0).play(4).predictors()
     assert_close(ours["personal"], alone["personal"], EXACT)
@@ -235,9 +253,7 @@ def test_rotated_features_give_the_same_predictions(engine: EngineName) -> None:
     data = uneven_classification()
 
     def maps(module: nn.Module) -> torch.Tensor:
-        simulation = Simulation(
-            FedRep(lr=0.2, head_steps=2, body_steps=2), module, data, dtype=torch.float64, engine=engine
-        )
+        simulation = Simulation(fedrep(2, 2, lr=0.2), module, data, dtype=torch.float64, engine=engine)
         w: Any = simulation.play(5).predictors()["personal"]
         return w["1.weight"] @ w["0.weight"]
 
@@ -258,11 +274,11 @@ def test_the_body_finds_the_subspace_that_clients_have_in_common() -> None:
         for layer in module:
             nn.init.orthogonal_(layer.weight, generator=generator)
     data = regression(x, y)
-    method = FedRep(lr=0.5, head_steps=15, body_steps=1)
+    method = fedrep(15, 1, lr=0.5)
     simulation = Simulation(method, module, data, batch_size=None, dtype=torch.float64)
 
     def distance() -> float:
-        basis, _ = torch.linalg.qr(simulation.server.body["0.weight"].T)
+        basis, _ = torch.linalg.qr(body_of(simulation.server)["0.weight"].T)
         return float(torch.linalg.matrix_norm(truth - basis @ (basis.T @ truth), 2))
 
     assert distance() > 0.5
@@ -281,9 +297,9 @@ def regression(x: torch.Tensor, y: torch.Tensor) -> Federation:
 
 @each_engine
 def test_only_the_body_crosses(engine: EngineName) -> None:
-    simulation = simulate(FedRep(head_steps=1, body_steps=1), engine)
+    simulation = simulate(fedrep(1, 1), engine)
     played = simulation.advance()
-    bits = 64 * sum(value.numel() for value in simulation.server.body.values())
+    bits = 64 * sum(value.numel() for value in body_of(simulation.server).values())
     for parts in (played.down_parts, played.up_parts):
         assert set(parts) == {"body"}
         assert parts["body"].nonzero()[:, 0].tolist() == Transcription().asked(0)
@@ -295,20 +311,20 @@ def test_who_stops_in_the_head_phase_sends_the_body_that_it_got(engine: EngineNa
     """Of five steps two are done, both on the head: the first steps of the list, and no others."""
     data = uneven_classification()
     plan = Participation(work=Fixed(0.4)).bind(data.names)
-    simulation = simulate(FedRep(lr=RATE, head_steps=3, body_steps=2), engine, plan=plan).play(2)
-    heads_only = simulate(FedRep(lr=RATE, head_steps=2, body_steps=0), engine, plan=Uniform()).play(2)
+    simulation = simulate(fedrep(3, 2, lr=RATE), engine, plan=plan).play(2)
+    heads_only = simulate(fedrep(2, 0, lr=RATE), engine, plan=Uniform()).play(2)
     start = {name: Transcription().start[name] for name in BODY}
-    assert_close(simulation.server.body, start, 1e-15)
-    assert_close(simulation.clients().head, heads_only.clients().head, EXACT)
+    assert_close(body_of(simulation.server), start, 1e-15)
+    assert_close(head_of(simulation.clients()), head_of(heads_only.clients()), EXACT)
 
 
 @each_engine
 def test_a_newcomer_trains_a_head_on_the_body_as_it_is(engine: EngineName) -> None:
     problem = Transcription()
-    trained = simulate(FedRep(lr=RATE, head_steps=3, body_steps=2), engine).play(3)
+    trained = simulate(fedrep(3, 2, lr=RATE), engine).play(3)
     fresh = uneven_classification()
-    theta = {name: value.numpy() for name, value in trained.server.body.items()}
-    for steps, expected in ((None, 3), (7, 7)):
+    theta = {name: value.numpy() for name, value in body_of(trained.server).items()}
+    for steps, expected in ((None, 5), (7, 7)):
         newcomers = trained.newcomers(fresh, steps=steps, round_number=9)
         models = []
         for i in range(5):
@@ -319,14 +335,14 @@ def test_a_newcomer_trains_a_head_on_the_body_as_it_is(engine: EngineName) -> No
         personal: Any = newcomers.predictors()["personal"]
         assert_close(personal, stacked(models))
         for name in BODY:
-            assert torch.equal(personal[name][2], trained.server.body[name])
+            assert torch.equal(personal[name][2], body_of(trained.server)[name])
 
 
 @pytest.mark.parametrize(
     "method",
     [
-        FedRep(head_steps=2, body_steps=3),
-        FedRep(head_steps=1, body_steps=2, head=("*bias",), lr={"name": "per_step", "initial": 0.2}),
+        fedrep(2, 3),
+        fedrep(1, 2, head=("*bias",), lr={"name": "per_step", "initial": 0.2}),
     ],
     ids=["last layer", "biases"],
 )

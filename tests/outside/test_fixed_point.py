@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from idiolect_outside.codecs import FixedPoint
 from idiolect_outside.fedrep import FedRep
-from torch import Tensor
-from torch.func import vmap
+from torch import Tensor, nn
 
 from idiolect.codecs.compressed import Compressed
 from idiolect.codecs.feedback import Channel
 from idiolect.errors import UserError
-from idiolect.simulation import EngineName
+from idiolect.simulation import EngineName, Simulation
+from idiolect.testing import check_codec, uneven_classification
 from outside.test_fedrep import BODY, each_engine, simulate
 
 CODECS = (FixedPoint(), FixedPoint(bits=2, fraction=0), FixedPoint(bits=24, fraction=20), FixedPoint(bits=9))
@@ -53,11 +53,8 @@ def test_the_error_is_half_a_step_of_the_grid_inside_of_its_range(codec: FixedPo
 
 
 @each_codec
-def test_rows_are_compressed_as_they_are_one_by_one(codec: FixedPoint) -> None:
-    rows = torch.randn(3, 8, generator=torch.Generator().manual_seed(2))
-    expected = torch.stack([codec.compress(row) for row in rows])
-    assert torch.equal(codec.compress_rows(rows), expected)
-    assert torch.equal(vmap(lambda row: codec.operator(row[None], None)[0])(rows), expected)
+def test_it_keeps_the_contract_of_codecs(codec: FixedPoint) -> None:
+    check_codec(codec)
 
 
 def test_payloads_that_are_no_message_are_refused() -> None:
@@ -72,7 +69,7 @@ def test_payloads_that_are_no_message_are_refused() -> None:
 def test_fedrep_through_a_fine_grid_is_nearly_fedrep_and_through_a_coarse_one_is_not(
     engine: EngineName,
 ) -> None:
-    plain = FedRep(lr=0.3, head_steps=2, body_steps=2)
+    plain = FedRep(lr=0.3, local_steps=4)
 
     def apart(codec: FixedPoint) -> float:
         channel = Channel(codec)
@@ -84,3 +81,11 @@ def test_fedrep_through_a_fine_grid_is_nearly_fedrep_and_through_a_coarse_one_is
 
     assert apart(FixedPoint(bits=24, fraction=20)) < 1e-5
     assert apart(FixedPoint(bits=6, fraction=4)) > 1e-3
+
+
+@pytest.mark.parametrize(("up", "down"), [(FixedPoint(), None), (None, FixedPoint())])
+def test_nothing_cannot_be_compressed(up: FixedPoint | None, down: FixedPoint | None) -> None:
+    """A linear model is all head."""
+    method = Compressed(FedRep(), Channel(up), Channel(down))
+    with pytest.raises(UserError, match="codec cannot be used with method=fedrep"):
+        Simulation(method, lambda: nn.Linear(4, 3), uneven_classification())

@@ -105,6 +105,7 @@ class Reference:
         self.copies, self.residuals = np.tile(self.w, (n, 1)), np.zeros((n, len(self.w)))
         self.localized = self.copies.copy()
         self.terms: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self.told = {k: (np.zeros_like(self.w), np.zeros_like(self.w)) for k in range(n)}
         self.cost_of_round: list[int] = []
         self.last_sync = dict.fromkeys(range(n), 0)  # how many changes of ω each is known to have
         self.aggregates = np.zeros_like(self.w)
@@ -123,7 +124,7 @@ class Reference:
             present = cohort.population.present.numpy()
             if r > 0:
                 arrived = present & ~self.plan.present(r - 1, problem.clients).numpy()
-                self.copies[arrived] = self.localized[arrived] = self.w
+                self.copies[arrived] = self.localized[arrived] = self.w  # who never trained was told nothing
             n = problem.sizes[present].sum()
             A, reports, shares = np.zeros_like(self.w), {}, 0.0
             down, up = {}, {}
@@ -140,7 +141,9 @@ class Reference:
                 down[k] = dense if newcomer or self.keep is None else min(missed, dense)
                 self.copies[k] = self.w
                 x = self.w.copy()
-                U, V = self.sums(k)
+                if self.every == 1 or (r % self.every == 1 and self.terms):
+                    self.told[k] = self.sums(k)
+                U, V = self.told[k]
                 for j in range(s):
                     g = problem.gradient(x, problem.batch(k, r, j))
                     x = x - RATE * (g + self.elasticity * (U * x - V))

@@ -12,11 +12,11 @@ from idiolect.cli import app
 from idiolect.errors import UserError
 from idiolect.silo.coordinator import coordinate
 from idiolect.silo.limits import Limits
+from idiolect.silo.served_run import ServedRun
 from idiolect.silo.service import Silo
-from idiolect.silo.serving import ServeFolder
 from idiolect.silo.wire import describe_object, pack, rebuild_object, unpack
 from silo.parity import assert_deployment_equals_simulation
-from silo.problem import SILOS, Direct, config, deployed, own_rows, silos_in
+from silo.problem import SILOS, Direct, config, deployed, last_saved, own_rows, silos_in
 
 FEDREP = "elsewhere.fedrep:FedRep"
 MODEL, CODEC, METRIC = (f"elsewhere.others:{name}" for name in ("two_layers", "Rounded", "sure"))
@@ -41,10 +41,10 @@ def test_silos_that_allow_it_compute_what_one_process_computes(outside: Path, tm
 def test_the_name_of_an_entry_point_and_its_import_path_are_one(outside: Path, tmp_path: Path) -> None:
     """The coordinator says one, the silos allowed the other."""
     by_name = settings() | {"method": {"name": "FedRep"}, "codec": {"up": "rounded"}}
-    folder = ServeFolder.create(tmp_path / "run", deployed(by_name, tmp_path))
-    assert folder.run_name.startswith("fedrep-")
-    coordinate(folder, Direct(silos_in(tmp_path / "silos", limits=Limits(**ALLOWED))))
-    assert folder.finished
+    served = ServedRun.create(tmp_path / "run", deployed(by_name, tmp_path))
+    assert served.name.startswith("fedrep-")
+    coordinate(served, Direct(silos_in(tmp_path / "silos", limits=Limits(**ALLOWED))))
+    assert served.folder.finished
 
 
 @pytest.mark.parametrize(
@@ -59,36 +59,40 @@ def test_the_name_of_an_entry_point_and_its_import_path_are_one(outside: Path, t
 def test_one_silo_that_did_not_allow_it_refuses(
     kind: str, sentence: str, outside: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    folder = ServeFolder.create(tmp_path / "run", deployed(settings(**FAST), tmp_path))
+    served = ServedRun.create(tmp_path / "run", deployed(settings(**FAST), tmp_path))
     silos = silos_in(tmp_path / "silos", limits=Limits(**ALLOWED))
     silos["west"] = Silo("west", own_rows("west"), tmp_path / "west", Limits(**{**ALLOWED, kind: ()}))
     with (
         caplog.at_level(logging.WARNING),
         pytest.raises(UserError, match="2 of 3 silos gave a usable answer"),
     ):
-        coordinate(folder, Direct(silos))
+        coordinate(served, Direct(silos))
     assert f"west: refused: {sentence}" in caplog.text
 
 
 def test_a_silo_that_no_longer_allows_a_run_refuses_to_go_on_with_it(outside: Path, tmp_path: Path) -> None:
-    folder = ServeFolder.create(tmp_path / "run", deployed(settings(), tmp_path))
-    coordinate(folder, Direct(silos_in(tmp_path / "silos", limits=Limits(**ALLOWED))))
+    served = ServedRun.create(tmp_path / "run", deployed(settings(), tmp_path))
+    coordinate(served, Direct(silos_in(tmp_path / "silos", limits=Limits(**ALLOWED))))
     strict = silos_in(tmp_path / "silos")["west"]
-    refusal = unpack(strict.answer(pack({"ask": "work", "run": folder.run_name}))).header["refused"]
+    refusal = unpack(strict.answer(pack({"ask": "work", "run": served.name}))).header["refused"]
     assert f"allow it with --allow-method {FEDREP}" in refusal
 
 
 def test_a_coordinator_goes_on_from_its_checkpoint(outside: Path, tmp_path: Path) -> None:
-    folder = ServeFolder.create(tmp_path / "run", deployed(settings(), tmp_path))
-    coordinate(folder, Direct(silos_in(tmp_path / "silos", limits=Limits(**ALLOWED))))
-    saved = ServeFolder(tmp_path / "run").checkpoint()
-    assert saved is not None
-    assert type(saved[1].inner).__module__ == "elsewhere.fedrep"
+    served = ServedRun.create(tmp_path / "run", deployed(settings(), tmp_path))
+    coordinate(served, Direct(silos_in(tmp_path / "silos", limits=Limits(**ALLOWED))))
+    saved = last_saved(ServedRun(tmp_path / "run"))
+    assert type(saved.server.inner).__module__ == "elsewhere.fedrep"
 
 
 def test_methods_of_the_package_are_limited_by_themselves(outside: Path) -> None:
     limits = Limits(methods=("apfl",), own_methods=(FEDREP,))
-    common = {"model": {"name": "linear"}, "codec": {"up": None, "down": None}, "metrics": [], "rounds": 1}
+    common = {
+        "model": {"name": "linear"},
+        "codec": {"up": None, "down": None},
+        "evaluation": {"metrics": []},
+        "rounds": 1,
+    }
     for name in ("apfl", FEDREP, "fed-rep"):
         limits.admit({"method": {"name": name}, **common})
     with pytest.raises(UserError, match="method=fedavg is not admitted here; admitted are apfl"):

@@ -132,7 +132,7 @@ class Regression:
             seed=run.config.seed,
             fractions=(0.6, 0.2, 0.2),
         )
-        self.newcomers = train_newcomers(self.run, run.config, self.federation, steps)
+        self.newcomers = train_newcomers(self.run, self.federation, steps)
 
     @property
     def server(self) -> Any:
@@ -186,7 +186,7 @@ def test_efls_newcomers_are_pulled_by_the_terms_of_all_clients(
     u, v = (flat(part) for part in problem.server.elastic.sums)
     assert np.abs(u).min() > 0
     for client in range(len(names)):
-        x = flat(problem.server.broadcast.model)
+        x = flat(problem.server.w)
         for _ in range(4):
             x = x - 0.1 * (problem.gradient(client, x) + 0.05 * (u * x - v))
         assert np.allclose(problem.model(client, "localized"), x, rtol=1e-9)
@@ -252,7 +252,7 @@ def test_past_rounds_have_as_many_steps_as_they_had(
 def test_additives_newcomers_average_their_part_over_their_own_steps(tmp_path: Path) -> None:
     """Option II: the shared part over the run's steps, the personal one since the newcomer is there."""
     problem = Regression(tmp_path, "additive", FEW, steps=5, lr=0.1, **{"method.output": "average"})
-    shared = flat(problem.server.average.mean(problem.server.w))
+    shared = flat(problem.run.server.average.mean(problem.server.w))
     for client in range(len(FEW)):
         w, thetas = flat(problem.server.w), [np.zeros(4)]
         for _ in range(5):

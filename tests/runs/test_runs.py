@@ -40,10 +40,20 @@ def test_metrics_are_one_long_table_that_other_tools_read(run: RunFolder) -> Non
 def test_bits_are_those_of_the_messages(run: RunFolder) -> None:
     rounds = run.rounds()
     model_bits = 32 * (10 * 11 + 11)
-    assert rounds["round"].tolist() == [1, 2, 3, 4, 5, 6]
-    assert (rounds.down_bits == 15 * model_bits).all()
-    assert (rounds.up_bits == 15 * model_bits).all()
+    assert rounds["round"].tolist() == [0, 1, 2, 3, 4, 5, 6]
+    assert rounds.down_bits.tolist() == [0, *6 * [15 * model_bits]]
+    assert rounds.up_bits.tolist() == [0, *6 * [15 * model_bits]]
     assert run.summary()["up_bits"] == 6 * 15 * model_bits
+
+
+def test_bits_of_briefs_are_counted_apart(run: RunFolder) -> None:
+    """All 15 speakers are sent the shared model to be evaluated, at rounds 0, 2, 4 and 6."""
+    model_bits = 32 * (10 * 11 + 11)
+    assert run.rounds().brief_bits.tolist() == [15 * model_bits * (number % 2 == 0) for number in range(7)]
+    assert run.summary()["brief_bits"] == 4 * 15 * model_bits
+    briefs = run.traffic()[lambda traffic: traffic.direction == "brief"]
+    assert (briefs.bits == model_bits).all()
+    assert briefs.groupby("round").client.nunique().to_dict() == {0: 15, 2: 15, 4: 15, 6: 15}
 
 
 def test_the_reported_state_gives_the_reported_numbers(run: RunFolder) -> None:
@@ -194,18 +204,19 @@ def test_traffic_by_client_and_named_part_adds_up_to_the_rounds(tmp_path: Path) 
     run = idiolect.run(*settings)
     traffic, rounds = run.traffic(), run.rounds().set_index("round")
     assert set(traffic.part) >= {"delta", "fisher"}
-    for direction in ("down", "up"):
+    for direction in ("down", "up", "brief"):
         by_round = traffic[traffic.direction == direction].groupby("round").bits.sum()
         by_round = by_round.reindex(rounds.index, fill_value=0)
         assert by_round.to_dict() == rounds[f"{direction}_bits"].to_dict()
-    assert traffic.groupby("round").client.nunique().tolist() == [6] * 6  # floor(0.4 * 15)
+    trained = traffic[traffic.direction != "brief"]
+    assert trained.groupby("round").client.nunique().tolist() == [6] * 6  # floor(0.4 * 15)
 
 
 def test_a_codec_shrinks_what_clients_send(tmp_path: Path) -> None:
     settings = ["method=fedavg", *QUICK, "codec.up=ternary", "codec.keep=0.3", f"out={tmp_path / 'run'}"]
     rounds = idiolect.run(*settings).rounds()
     dense = 32 * (10 * 11 + 11) * 15
-    assert (rounds.down_bits == dense).all()
+    assert (rounds.down_bits[1:] == dense).all()
     assert (rounds.up_bits < dense / 10).all()  # 1.19 bits and a sign's share instead of 32 for each entry
 
 

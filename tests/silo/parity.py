@@ -8,18 +8,27 @@ import pandas as pd
 from idiolect.core import tree
 from idiolect.evaluation.metrics import evaluate
 from idiolect.silo.coordinator import coordinate
-from idiolect.silo.serving import ServeFolder
-from silo.problem import SILOS, Direct, assert_same, assert_same_metrics, deployed, silos_in, simulate
+from idiolect.silo.served_run import ServedRun
+from silo.problem import (
+    SILOS,
+    Direct,
+    assert_same,
+    assert_same_metrics,
+    deployed,
+    last_saved,
+    silos_in,
+    simulate,
+)
 
 
 def assert_deployment_equals_simulation(settings: dict[str, Any], tmp_path: Path, **options: Any) -> None:
     """Metrics, traffic, states and the models that silos keep."""
-    folder = ServeFolder.create(tmp_path / "run", deployed(settings, tmp_path))
+    served = ServedRun.create(tmp_path / "run", deployed(settings, tmp_path))
     silos = silos_in(tmp_path / "silos", **options)
-    metrics = coordinate(folder, Direct(silos))
+    metrics = coordinate(served, Direct(silos)).metrics()
 
     simulation = simulate(settings)
-    measures = folder.settings.config.evaluation.measures(simulation.federation.task)
+    measures = served.settings.config.evaluation.measures(simulation.federation.task)
     expected, traffic = [evaluate(simulation, measures)], []
     rounds, every = settings["rounds"], settings["evaluation"]["every"]
     for round_number in range(1, rounds + 1):
@@ -29,12 +38,11 @@ def assert_deployment_equals_simulation(settings: dict[str, Any], tmp_path: Path
             expected.append(evaluate(simulation, measures))
 
     assert_same_metrics(metrics, pd.concat(expected))
-    counted = pd.read_csv(tmp_path / "run" / "rounds.csv")[["round", "down_bits", "up_bits"]]
+    counted = served.folder.rounds()[["round", "down_bits", "up_bits"]]
     assert counted.to_numpy().tolist() == [[0, 0, 0], *traffic]
-    saved = folder.checkpoint()
-    assert saved is not None
-    assert_same(saved[1], simulation.server)
+    saved = last_saved(served)
+    assert_same(saved.server, simulation.server)
     for number, name in enumerate(SILOS):
-        vault = silos[name]._vault(folder.run_name)
+        vault = silos[name]._vault(served.name)
         assert_same(vault.latest(), tree.row(simulation.clients(), number))
         assert_same(vault.models()[0], simulation.predictor(number))

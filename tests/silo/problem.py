@@ -11,10 +11,11 @@ import torch
 from idiolect.core import tree
 from idiolect.data.tables import from_frame
 from idiolect.runs.config import resolve
-from idiolect.runs.setup import build_simulation
-from idiolect.silo.asking import Unreachable
+from idiolect.runs.setup import build_simulation, place_states
+from idiolect.silo.requests import Unreachable
+from idiolect.silo.serve_settings import ServeSettings, serve_settings
+from idiolect.silo.served_run import ServedRun
 from idiolect.silo.service import Silo
-from idiolect.silo.serving import ServeSettings, serve_settings
 from idiolect.simulation import EngineName, Simulation
 
 SILOS = ("north", "south", "west")
@@ -89,6 +90,14 @@ class Direct:
 
 def silos_in(folder: Path, **options: Any) -> dict[str, Silo]:
     return {name: Silo(name, own_rows(name), folder / name, **options) for name in SILOS}
+
+
+def last_saved(run: ServedRun) -> Simulation:
+    """The state of the coordinator's last checkpoint, without the clients, who are elsewhere."""
+    simulation = build_simulation(run.settings.config, run.folder.federation())
+    place_states(simulation, run.settings.config, run.path)
+    run.folder.restore(simulation)
+    return simulation
 
 
 def assert_same(ours: Any, theirs: Any) -> None:

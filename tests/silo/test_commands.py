@@ -19,7 +19,8 @@ from idiolect.cli import app
 from idiolect.errors import UserError
 from idiolect.runs.settings import read_settings, write_settings
 from idiolect.silo.coordinator import coordinate
-from idiolect.silo.serving import ServeFolder, serve_settings
+from idiolect.silo.serve_settings import serve_settings
+from idiolect.silo.served_run import ServedRun
 from silo.problem import SILOS, Direct, config, deployed, own_rows, silos_in, simulate
 
 
@@ -112,7 +113,7 @@ def test_a_schema_can_be_written_by_hand(tmp_path: Path) -> None:
 def test_a_silo_predicts_and_exports_off_line(tmp_path: Path) -> None:
     """The file gives what the simulation's model of the same client gives."""
     settings = config({"name": "apfl", "local_steps": 2}, rounds=2)
-    folder = ServeFolder.create(tmp_path / "run", deployed(settings, tmp_path))
+    folder = ServedRun.create(tmp_path / "run", deployed(settings, tmp_path))
     coordinate(folder, Direct(silos_in(tmp_path / "state")))
     frame = own_rows("south").drop(columns="outcome")
     frame.to_csv(tmp_path / "new.csv", index=False)
@@ -171,7 +172,7 @@ def test_a_run_is_served_in_python_as_by_the_command(tmp_path: Path) -> None:
     here = {"insecure": True, "listen": "127.0.0.1:9092"}
     served = idiolect.serve(tmp_path / "my.yaml", rounds=1, out=tmp_path / "python", **here)
     assert served.finished
-    assert served.settings.config.rounds == 1
+    assert served.config.rounds == 1
     assert "finished after round 1" in (tmp_path / "python" / "log.txt").read_text()
     assert (tmp_path / "python" / "report.html").is_file()
     assert idiolect.serve(resume=tmp_path / "python", **here).path == served.path  # is finished already

@@ -6,9 +6,9 @@ import pytest
 
 from idiolect.core import tree
 from idiolect.silo.coordinator import coordinate
-from idiolect.silo.serving import ServeFolder
+from idiolect.silo.served_run import ServedRun
 from silo.parity import assert_deployment_equals_simulation
-from silo.problem import SILOS, Direct, assert_same, config, deployed, silos_in, simulate
+from silo.problem import SILOS, Direct, assert_same, config, deployed, last_saved, silos_in, simulate
 
 CODEC = {"up": "ternary", "down": "ternary", "keep": 0.3}
 METHODS = [
@@ -33,16 +33,15 @@ def test_with_codecs_both_ways(tmp_path: Path) -> None:
 
 
 def test_a_silo_that_arrives_later_and_silos_that_are_not_always_asked(tmp_path: Path) -> None:
-    """The newcomer starts from the server as it is at its arrival; its first state travels to it."""
+    """The arrival starts from the server as it is then; its first state travels to it."""
     participation = {"count": 2, "work": 0.7, "clients": {"south": {"join": 2}}}
     settings = config({"name": "apfl", "local_steps": 3}, rounds=6, participation=participation)
-    folder = ServeFolder.create(tmp_path / "run", deployed(settings, tmp_path))
+    served = ServedRun.create(tmp_path / "run", deployed(settings, tmp_path))
     silos = silos_in(tmp_path / "silos")
-    coordinate(folder, Direct(silos))
+    coordinate(served, Direct(silos))
     simulation = simulate(settings).play(6)
-    saved = folder.checkpoint()
-    assert saved is not None
-    assert_same(saved[1], simulation.server)
+    saved = last_saved(served)
+    assert_same(saved.server, simulation.server)
     states = simulation.clients()
     for number, name in enumerate(SILOS):
-        assert_same(silos[name]._vault(folder.run_name).latest(), tree.row(states, number))
+        assert_same(silos[name]._vault(served.name).latest(), tree.row(states, number))

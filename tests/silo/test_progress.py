@@ -15,11 +15,11 @@ import pytest
 from rich.console import Console
 
 from idiolect.errors import UserError
-from idiolect.silo import page, terminal
-from idiolect.silo.asking import Unreachable
+from idiolect.silo import live_page, terminal
 from idiolect.silo.coordinator import coordinate
+from idiolect.silo.requests import Unreachable
+from idiolect.silo.served_run import ServedRun
 from idiolect.silo.service import Silo
-from idiolect.silo.serving import ServeFolder
 from idiolect.silo.status import PHASES, RoundRecord, SiloStatus, Status, Warned
 from idiolect.silo.wire import unpack
 from reports.reading import tables
@@ -77,10 +77,10 @@ class Away(Direct):
             yield name, Unreachable("not connected") if away else reply
 
 
-def new_run(folder: Path, rounds: int = 3, **options: Any) -> ServeFolder:
+def new_run(folder: Path, rounds: int = 3, **options: Any) -> ServedRun:
     settings = deployed(config(APFL, rounds), folder, **options)
     quick = dataclasses.replace(settings.patience, pause_seconds=0.01)
-    return ServeFolder.create(folder / "run", dataclasses.replace(settings, patience=quick))
+    return ServedRun.create(folder / "run", dataclasses.replace(settings, patience=quick))
 
 
 def test_rounds_times_and_bytes_are_those_of_the_run(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_rounds_times_and_bytes_are_those_of_the_run(tmp_path: Path) -> None:
     assert all(record.seconds["saving"] > 0 for record in status.history[1:])
     assert sum(status.phase_seconds.values()) < elapsed
     assert sum(status.phase_seconds.values()) == pytest.approx(elapsed, rel=0.3)
-    table = pd.read_csv(tmp_path / "run" / "rounds.csv")
+    table = pd.read_parquet(tmp_path / "run" / "progress.parquet")
     assert table["up_bytes"].tolist() == [record.up_bytes for record in status.history]
 
 
@@ -113,7 +113,7 @@ def test_silos_tell_their_last_metrics_or_keep_them(tmp_path: Path) -> None:
     silos = silos_in(tmp_path / "silos")
     silos["south"] = Silo("south", own_rows("south"), tmp_path / "s", shares_metrics=False)
     view = Watching()
-    metrics = coordinate(new_run(tmp_path), Direct(silos), [view])
+    metrics = coordinate(new_run(tmp_path), Direct(silos), [view]).metrics()
     last = metrics[(metrics["round"] == 3) & (metrics.metric == "accuracy")]
     north, south, west = view.last.silos
     for silo in (north, west):
@@ -178,11 +178,12 @@ def test_a_continued_run_shows_all_rounds(tmp_path: Path) -> None:
     stopped = first.last
     assert stopped.headline.startswith("stopped after round 2 of 4: 2 of 3 silos gave a usable answer")
     assert [silo.connection for silo in stopped.silos] == ["connected", "connected", "not connected"]
-    table = tmp_path / "run" / "rounds.csv"
-    unsaved = table.read_text().splitlines()[-1].split(",")
-    table.write_text(table.read_text() + ",".join(["3", *unsaved[1:]]) + "\n")
+    table = tmp_path / "run" / "progress.parquet"
+    noted = pd.read_parquet(table)
+    unsaved = noted.tail(1).assign(round=3)
+    pd.concat([noted, unsaved]).to_parquet(table)
 
-    coordinate(ServeFolder(tmp_path / "run"), Direct(silos_in(tmp_path / "silos")), [second])
+    coordinate(ServedRun(tmp_path / "run"), Direct(silos_in(tmp_path / "silos")), [second])
     begin, end = second.seen[0], second.last
     assert {silo.connection for silo in begin.silos} == {"not heard since the restart"}
     assert begin.warnings == stopped.warnings
@@ -199,7 +200,7 @@ def test_a_page_that_cannot_be_written_stops_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     view = Watching()
-    nowhere = page.PageView(tmp_path / "nowhere" / "report.html", "")
+    nowhere = live_page.PageView(tmp_path / "nowhere" / "report.html", "")
     with caplog.at_level(logging.WARNING, logger="idiolect.silo"), nowhere.kept_up_to_date():
         coordinate(new_run(tmp_path), Weighing(silos_in(tmp_path / "silos")), [nowhere, view])
     assert view.last.state == "finished"
@@ -212,7 +213,7 @@ def test_without_the_extra_there_is_no_page_and_one_line(
     folder = new_run(tmp_path)
     monkeypatch.setitem(sys.modules, "jinja2", None)  # as if it were not installed
     with caplog.at_level(logging.INFO, logger="idiolect.silo"):
-        assert page.page_view(folder) is None
+        assert live_page.page_view(folder) is None
     assert [record.getMessage() for record in caplog.records] == [
         "no report page: it needs pip install 'idiolect[report]'"
     ]
@@ -220,7 +221,7 @@ def test_without_the_extra_there_is_no_page_and_one_line(
 
 def test_the_page_is_written_while_the_run_goes_on_and_is_final_at_the_end(tmp_path: Path) -> None:
     folder = new_run(tmp_path)
-    view = page.page_view(folder)
+    view = live_page.page_view(folder)
     assert view is not None
     pages: list[str] = []
 
@@ -232,7 +233,7 @@ def test_the_page_is_written_while_the_run_goes_on_and_is_final_at_the_end(tmp_p
         ) -> Iterator[tuple[str, bytes | Unreachable]]:
             header = unpack(next(iter(requests.values()))).header
             if header["ask"] == "work" and header["round"] == 1:
-                time.sleep(2 * page.WRITE_SECONDS)
+                time.sleep(2 * live_page.WRITE_SECONDS)
                 pages.append(view.path.read_text())
             return super().ask(requests, seconds)
 
@@ -254,6 +255,7 @@ STATUS = Status(
     run="apfl-1a2b",
     method="apfl",
     metric="accuracy",
+    judged_by="personal",
     rounds=6,
     state="running",
     reason="",
@@ -292,7 +294,7 @@ def test_sums_and_what_is_left() -> None:
 
 
 def test_the_page_shows_the_status_and_needs_nothing_else() -> None:
-    text = page.draw(STATUS, "rounds: 6")
+    text = live_page.draw(STATUS, "rounds: 6")
     silos = {row[0]: row[1:] for row in tables(text)["silos"][1:]}
     assert silos["north"] == [
         "at work",
@@ -325,7 +327,7 @@ def test_the_page_shows_the_status_and_needs_nothing_else() -> None:
 
 @pytest.mark.parametrize("state", ["finished", "stopped"])
 def test_the_page_of_a_run_that_is_over_does_not_refresh_itself(state: Any) -> None:
-    text = page.draw(dataclasses.replace(STATUS, state=state, reason="too few answers"), "")
+    text = live_page.draw(dataclasses.replace(STATUS, state=state, reason="too few answers"), "")
     assert "http-equiv" not in text
     assert ("too few answers" in text) == (state == "stopped")
 

@@ -6,19 +6,18 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pandas as pd
 import pytest
 import torch
 
 from idiolect.codecs.journal import Missed
 from idiolect.core import tree
 from idiolect.errors import UserError
-from idiolect.silo.asking import Unreachable
 from idiolect.silo.coordinator import coordinate
+from idiolect.silo.requests import Unreachable
+from idiolect.silo.served_run import ServedRun
 from idiolect.silo.service import Silo
-from idiolect.silo.serving import ServeFolder
 from idiolect.silo.wire import Packet, pack, unpack
-from silo.problem import SILOS, Direct, assert_same, config, deployed, silos_in, simulate
+from silo.problem import SILOS, Direct, assert_same, config, deployed, last_saved, silos_in, simulate
 
 ROUNDS = 5
 FAST = {"answer_seconds": 1, "patience_seconds": 1}
@@ -77,12 +76,6 @@ def settings_of(case: str, **options: Any) -> dict[str, Any]:
     return config(chosen.pop("method"), rounds=ROUNDS, **chosen, **options)
 
 
-def saved_server(folder: ServeFolder) -> Any:
-    saved = folder.checkpoint()
-    assert saved is not None
-    return saved[1]
-
-
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("lost", [0.0, 0.5])
 def test_encoded_messages_give_the_numbers_of_a_simulation_bit_for_bit(
@@ -95,14 +88,14 @@ def test_encoded_messages_give_the_numbers_of_a_simulation_bit_for_bit(
     """
     compare = assert_same if case in ("efl", "efl, personal terms") else assert_identical
     settings = settings_of(case, participation={"lost_replies": lost, "count": 2} if lost else {})
-    folder = ServeFolder.create(tmp_path / "run", deployed(settings, tmp_path))
+    served = ServedRun.create(tmp_path / "run", deployed(settings, tmp_path))
     silos = silos_in(tmp_path / "silos")
-    coordinate(folder, Direct(silos))
+    coordinate(served, Direct(silos))
     simulation = simulate(settings).play(ROUNDS)
-    compare(saved_server(folder), simulation.server)
+    compare(last_saved(served).server, simulation.server)
     clients = simulation.clients()
     for number, name in enumerate(SILOS):
-        latest = silos[name]._vault(folder.run_name).latest()
+        latest = silos[name]._vault(served.name).latest()
         if latest is not None:  # it was asked
             compare(latest, tree.row(clients, number))
 
@@ -110,10 +103,10 @@ def test_encoded_messages_give_the_numbers_of_a_simulation_bit_for_bit(
 @pytest.mark.parametrize("case", ["efl", "apfl"])
 def test_a_message_has_the_counted_bits_and_a_small_header(case: str, tmp_path: Path) -> None:
     settings = settings_of(case, model=WIDE, dtype="float32")
-    folder = ServeFolder.create(tmp_path / "run", deployed(settings, tmp_path))
+    served = ServedRun.create(tmp_path / "run", deployed(settings, tmp_path))
     link = Reading(silos_in(tmp_path / "silos"))
-    coordinate(folder, link)
-    rounds = pd.read_csv(tmp_path / "run" / "rounds.csv").set_index("round")
+    coordinate(served, link)
+    rounds = served.folder.rounds().set_index("round")
     for number in range(1, ROUNDS):
         letters = [letter for letter in link.letters if letter.asked().header["round"] == number]
         assert len(letters) == 3
@@ -131,13 +124,13 @@ def test_a_message_has_the_counted_bits_and_a_small_header(case: str, tmp_path: 
 def test_a_silo_without_its_folder_starts_anew_and_is_sent_the_whole_model(tmp_path: Path) -> None:
     """It lost its disk between the coordinator's crash and resumption; the others go on as before."""
     settings = settings_of("apfl")
-    folder = ServeFolder.create(tmp_path / "run", deployed(settings, tmp_path, **FAST))
+    served = ServedRun.create(tmp_path / "run", deployed(settings, tmp_path, **FAST))
     gone = Reading(silos_in(tmp_path / "silos"), lambda letter: stop_in_round(letter, 2))
     with pytest.raises(UserError, match="0 of 3 silos"):
-        coordinate(folder, gone)
+        coordinate(served, gone)
     shutil.rmtree(tmp_path / "silos" / "west")
     link = Reading(silos_in(tmp_path / "silos"))
-    coordinate(ServeFolder(tmp_path / "run"), link)
+    coordinate(ServedRun(tmp_path / "run"), link)
     first = {letter.name: letter.asked().trees for letter in link.letters[:3]}
     assert "first" in first["west"]
     assert isinstance(first["west"]["down"].w, dict)
@@ -148,11 +141,11 @@ def test_a_silo_whose_folder_is_an_older_copy_is_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = settings_of("efl")
-    folder = ServeFolder.create(tmp_path / "run", deployed(settings, tmp_path, **FAST))
+    served = ServedRun.create(tmp_path / "run", deployed(settings, tmp_path, **FAST))
     silos = silos_in(tmp_path / "silos")
 
     def rewinding(letter: Letter) -> bytes:
-        own = tmp_path / "silos" / "west" / folder.run_name
+        own = tmp_path / "silos" / "west" / served.name
         if letter.name == "west" and letter.asked().header["round"] == 1:
             shutil.copytree(own, tmp_path / "copy")
         if letter.name == "west" and letter.asked().header["round"] == 3:
@@ -164,7 +157,7 @@ def test_a_silo_whose_folder_is_an_older_copy_is_refused(
         pytest.raises(UserError, match="2 of 3 silos"),
         caplog.at_level(logging.WARNING, logger="idiolect.silo"),
     ):
-        coordinate(folder, Reading(silos, rewinding))
+        coordinate(served, Reading(silos, rewinding))
     assert caplog.text.count("west: refused: the copy of the shared model that is kept here is none") == 1
 
 
@@ -193,7 +186,7 @@ def test_a_malformed_stream_is_left_out_with_one_line(
 ) -> None:
     change, line = BAD_STREAMS[kind]
     settings = settings_of("efl")
-    folder = ServeFolder.create(
+    served = ServedRun.create(
         tmp_path / "run", deployed(settings, tmp_path, minimum_replies=2, most_megabytes=0.5, **FAST)
     )
 
@@ -202,17 +195,17 @@ def test_a_malformed_stream_is_left_out_with_one_line(
         return with_stream(letter, change) if chosen else letter.answer
 
     with caplog.at_level(logging.WARNING, logger="idiolect.silo"):
-        coordinate(folder, Reading(silos_in(tmp_path / "silos"), meddle))
+        coordinate(served, Reading(silos_in(tmp_path / "silos"), meddle))
     assert len(caplog.records) == 1
     assert line in caplog.text
 
 
 def test_a_silo_refuses_a_malformed_stream_and_stays(tmp_path: Path) -> None:
     """The request of a second round, changed in the many ways of noise: refusals, then the right answer."""
-    folder = ServeFolder.create(tmp_path / "run", deployed(settings_of("efl"), tmp_path))
+    served = ServedRun.create(tmp_path / "run", deployed(settings_of("efl"), tmp_path))
     silos = silos_in(tmp_path / "silos")
     link = Reading(silos)
-    coordinate(folder, link)
+    coordinate(served, link)
     letter = link.letters[-1]
     header, trees = letter.asked()
     down = trees["down"]

@@ -14,7 +14,7 @@ from idiolect.cli.console import INTERRUPTED, log_to_screen
 from idiolect.cli.options import InsecureOption, KeysOption
 
 if TYPE_CHECKING:
-    from idiolect.silo.tracking import View
+    from idiolect.silo.monitor import View
 
 
 def serve(

@@ -85,10 +85,9 @@ class Compressed(MethodAround):
         held = {name: broadcast.model for name, broadcast in server.broadcasts.items()}
         return Client(self.method.client_init(server.inner, client_id), residuals, held)
 
-    def exchanges(self, server: Server) -> tuple["CompressedExchange", ...]:
-        """Those of the method, each through the channels."""
-        exchanges = self.method.exchanges(server.inner)
-        return tuple(CompressedExchange(exchange, self.up, self.down) for exchange in exchanges)
+    def around(self, exchange: Exchange) -> "CompressedExchange":
+        """The exchange, through the channels."""
+        return CompressedExchange(exchange, self.up, self.down)
 
     def brief(self, server: Server, ids: Tensor) -> Message:
         """The method's; its models as clients hold them, or with what these have not been told yet."""

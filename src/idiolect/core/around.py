@@ -3,7 +3,7 @@
 The states of what stands around hold those of the method as `inner`.
 """
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +20,14 @@ class MethodAround(Method, ABC):
     """A method with something around it."""
 
     method: Method
+
+    @abstractmethod
+    def around(self, exchange: Exchange) -> "ExchangeAround":
+        """One of the method's exchanges, with the same around it."""
+
+    def exchanges(self, server: ServerState) -> tuple["ExchangeAround", ...]:
+        """Those of the method, each with the same around it."""
+        return tuple(self.around(exchange) for exchange in self.method.exchanges(server.inner))
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -117,3 +125,18 @@ class ExchangeAround(Exchange, ABC):
     def weights(self, server: ServerState, cohort: Cohort) -> Tensor | None:
         """As the exchange says."""
         return self.inner.weights(server.inner, cohort)
+
+
+def innermost(exchange: Exchange) -> Exchange:
+    """The exchange alone, without what stands around it."""
+    return innermost(exchange.inner) if isinstance(exchange, ExchangeAround) else exchange
+
+
+def innermost_method(method: Method) -> Method:
+    """The method alone, without what stands around it."""
+    return innermost_method(method.method) if isinstance(method, MethodAround) else method
+
+
+def as_in(method: Method, exchange: Exchange) -> Exchange:
+    """An exchange of the innermost method with everything around it that stands around the method."""
+    return method.around(as_in(method.method, exchange)) if isinstance(method, MethodAround) else exchange

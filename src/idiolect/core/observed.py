@@ -145,9 +145,9 @@ class Observed(MethodAround):
             return Client(inner, (), ())
         return Client(inner, Average.empty(self.average.between_rounds(inner)), _weight(server))
 
-    def exchanges(self, server: Server) -> tuple["ObservedExchange", ...]:
-        """Those of the method."""
-        return tuple(ObservedExchange(self.method, inner) for inner in self.method.exchanges(server.inner))
+    def around(self, exchange: Exchange) -> "ObservedExchange":
+        """The exchange, whose steps are looked at."""
+        return ObservedExchange(self.method, exchange)
 
     def brief(self, server: Server, ids: Tensor) -> Brief:
         """The method's, and the mean of y."""

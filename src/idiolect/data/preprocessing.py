@@ -12,6 +12,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from idiolect.core.task import Task
 from idiolect.errors import UserError, did_you_mean
 
 Missing = Literal["refuse", "impute"]
@@ -69,6 +70,13 @@ class Preprocessing:
         """
         summaries = (summarise_column(training[name], name in categories) for name in features)
         return cls(tuple(summary.fit() for summary in summaries), missing)
+
+    @property
+    def task(self) -> Task:
+        """Two classes make a binary task, none a regression."""
+        if not self.class_names:
+            return Task("regression", 1)
+        return Task("binary", 1) if len(self.class_names) == 2 else Task("multiclass", len(self.class_names))
 
     @property
     def feature_names(self) -> tuple[str, ...]:

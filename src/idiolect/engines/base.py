@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from idiolect.core import rng, tree
-from idiolect.core.cohort import Cohort
+from idiolect.core.cohort import Cohort, Population
 from idiolect.core.exchange import ClientState, Exchange, Message, ServerState, Site
 from idiolect.core.method import Method
 from idiolect.core.objective import Objective, refuse_unfit_model
@@ -16,6 +16,8 @@ from idiolect.core.transport import Bits, Transport
 from idiolect.data.federation import Federation, Rows
 from idiolect.engines.batches import Batches
 from idiolect.engines.compiler.doubt import Doubt
+from idiolect.errors import UserError
+from idiolect.participation.sampling import Plan
 from idiolect.store.store import Store
 
 
@@ -59,7 +61,7 @@ class Setting:
         *,
         seed: int,
         batch_size: int | None,
-        founding: ServerState,
+        founding: ServerState = None,
         round_steps: int | None = None,
     ) -> None:
         self.method = method
@@ -71,8 +73,19 @@ class Setting:
         two, halves = torch.arange(2) % len(federation.inputs), torch.full((2,), 0.5, dtype=objective.dtype)
         refuse_unfit_model(objective, self.batches.gather(two, halves))
         self.round_steps = round_steps
-        # The server before round 0: founding clients that were never asked still start from it.
+        # The server before round 0, where it is known: founding clients that were never asked start from it.
         self.founding = founding
+
+    def found(self, plan: Plan) -> ServerState:
+        """Begin the run: the server before round 0, from which the founding clients start."""
+        federation = self.federation
+        if not federation.train.sizes.all():
+            empty = federation.names[int(federation.train.sizes.argmin())]
+            raise UserError(f"client {empty!r} has no training rows; every client needs at least one")
+        population = Population(federation.train.sizes, plan.present(0, len(federation)))
+        key = rng.key(self.seed, "server")
+        self.founding = self.method.server_init(self.objective.initial_params(), population, key)
+        return self.founding
 
     def transport(self, exchange: Exchange) -> Transport:
         """How the messages of an exchange travel."""

@@ -1,15 +1,25 @@
-"""The engine that a configuration asks for."""
+"""What every engine is given, and the engine that a configuration asks for."""
 
+from collections.abc import Callable
 from typing import Literal
 
+import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
+from torch import nn
 
+from idiolect.codecs.config import with_own_codec
 from idiolect.core.hyper import STRICT
+from idiolect.core.method import Method
+from idiolect.core.objective import Objective, seeded_module
+from idiolect.core.observed import observed
+from idiolect.data.federation import Federation
 from idiolect.engines.base import LocalEngine, Setting
 from idiolect.engines.compiler.passes import PASSES
 from idiolect.engines.sequential import Sequential
 from idiolect.engines.vectorised import Vectorised
+from idiolect.store.memory import MemoryStore
+from idiolect.store.store import Store
 
 EngineName = Literal["vectorised", "sequential", "ray"]
 
@@ -39,6 +49,32 @@ ENGINES: dict[str, type[HereEngine | RayEngineChoice]] = {
     "sequential": HereEngine,
     "ray": RayEngineChoice,
 }
+
+
+def set_up(
+    method: Method,
+    model: nn.Module | Callable[[], nn.Module],
+    federation: Federation,
+    *,
+    seed: int,
+    batch_size: int | None,
+    weight_decay: float,
+    dtype: torch.dtype,
+    store: Store | None = None,
+    round_steps: int | None = None,
+) -> Setting:
+    """The method with its own codec and what it declares to observe, model and data in one precision."""
+    federation = federation.to(dtype)
+    module = model.to(dtype) if isinstance(model, nn.Module) else seeded_module(model, seed, dtype)
+    return Setting(
+        observed(with_own_codec(method)),
+        Objective(module, federation.task, weight_decay),
+        federation,
+        store or MemoryStore(len(federation)),
+        seed=seed,
+        batch_size=batch_size,
+        round_steps=round_steps,
+    )
 
 
 def build_engine(choice: EngineName | HereEngine | RayEngineChoice, setting: Setting) -> LocalEngine:

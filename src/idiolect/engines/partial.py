@@ -7,10 +7,12 @@ them computes what the whole federation would.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import pandas as pd
 import torch
 from torch import Tensor
 
 from idiolect.data.federation import Federation, Rows
+from idiolect.data.preprocessing import Preprocessing
 
 
 @dataclass(frozen=True)
@@ -45,4 +47,30 @@ def partial_view(federation: Federation, clients: Sequence[int]) -> Federation:
         train=train,
         validation=validation,
         test=test,
+    )
+
+
+def stand_in(preprocessing: Preprocessing, clients: pd.DataFrame) -> Federation:
+    """A federation whose rows are all elsewhere: names and sizes, and in place of every row the same zeros.
+
+    `clients` has the rows of each client in each part, indexed by client.
+    """
+
+    def rows(part: str) -> PartialRows:
+        sizes = torch.tensor(clients[part].to_numpy("int64"))
+        zeros = torch.zeros(max(1, int(sizes.max())), dtype=torch.int64)
+        return PartialRows(zeros, torch.zeros(len(clients) + 1, dtype=torch.int64), sizes)
+
+    task = preprocessing.task
+    return Federation(
+        inputs=torch.zeros(1, len(preprocessing.feature_names)),
+        targets=torch.zeros(1, dtype=torch.int64) if task.is_classification else torch.zeros(1, 1),
+        task=task,
+        names=tuple(map(str, clients.index)),
+        train=rows("train"),
+        validation=rows("validation"),
+        test=rows("test"),
+        feature_names=preprocessing.feature_names,
+        class_names=preprocessing.class_names,
+        preprocessing=preprocessing,
     )

@@ -17,19 +17,20 @@ them in the tables.
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import pandas as pd
 import torch
 from torch import Tensor
 
 from idiolect.core.exchange import ClientState, Message, Site
+from idiolect.core.method import Method
 from idiolect.core.objective import Batch
 from idiolect.core.task import Task
 from idiolect.data.federation import Federation, Rows
+from idiolect.engines.base import Look
 from idiolect.errors import UserError
 from idiolect.plugins import Catalogue, kind_of
-from idiolect.simulation import Simulation
 
 Part = Literal["validation", "test"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -214,7 +215,27 @@ def row_metrics(
     return {m.name: m(task, predictions, batch) for m in metrics if m.applies_to(task)}
 
 
-def evaluate(simulation: Simulation, measures: Measures | None = None) -> pd.DataFrame:
+class Surveyed(Protocol):
+    """Clients that can be looked at here: those of a simulation."""
+
+    round: int
+
+    @property
+    def method(self) -> Method:
+        """Whose models are looked at."""
+        ...
+
+    @property
+    def federation(self) -> Federation:
+        """On whose rows."""
+        ...
+
+    def survey(self, look: Look, part: Rows) -> Any:
+        """Look at every client with its rows in one part of the data; the results are stacked."""
+        ...
+
+
+def evaluate(simulation: Surveyed, measures: Measures | None = None) -> pd.DataFrame:
     """All metrics of all clients now, in long form with the columns `COLUMNS`.
 
     A part of the data in which no client has a row is left out. Without `measures`: the task's own metrics.
@@ -228,7 +249,7 @@ def evaluate(simulation: Simulation, measures: Measures | None = None) -> pd.Dat
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(COLUMNS))
 
 
-def _evaluate_part(simulation: Simulation, part: Part, rows: Rows, metrics: Sequence[Metric]) -> pd.DataFrame:
+def _evaluate_part(simulation: Surveyed, part: Part, rows: Rows, metrics: Sequence[Metric]) -> pd.DataFrame:
     task, names = simulation.federation.task, simulation.federation.names
 
     def look(client: ClientState, brief: Message, site: Site) -> dict[str, dict[str, Tensor]]:

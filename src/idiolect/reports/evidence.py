@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from idiolect.errors import UserError
 from idiolect.evaluation.summary import means, reported_part
 from idiolect.runs.comparison import client_values, model_name, open_folder, runs_of, tabulate
 from idiolect.runs.folder import RunFolder
@@ -45,11 +46,13 @@ def gather(folders: Sequence[Path]) -> Evidence:
     curves, judged_by = [], {}
     for run, summary in zip(runs, summaries, strict=True):
         metrics, method = run.metrics(), run.config.method_name
+        if metrics.empty:
+            raise UserError(f"{str(run.path)!r} has nothing to report: no silo shares its metrics")
         judged_by[method] = summary["judged_by"]
         traffic = run.rounds().set_index("round")[["down_bits", "up_bits"]].sum(axis=1).cumsum()
         for kind in summary["kinds"]:
             curve = means(metrics, kind, reported_part(metrics), metric).rename("value").reset_index()
-            moved = curve["round"].map(traffic).fillna(0.0) / BITS_PER_MEGABYTE  # before round 1: nothing
+            moved = curve["round"].map(traffic) / BITS_PER_MEGABYTE
             curves.append(curve.assign(model=model_name(method, kind), megabytes=moved))
     together = pd.concat(curves).groupby(["model", "round"], sort=False)[["value", "megabytes"]].mean()
     return Evidence(

@@ -1,4 +1,4 @@
-"""A simulation's whole state in a folder, and back: safetensors for the tensors, JSON for the rest."""
+"""The whole state of a training in a folder, and back: safetensors for the tensors, JSON for the rest."""
 
 import hashlib
 from pathlib import Path
@@ -7,7 +7,7 @@ import torch
 
 from idiolect.core import tree
 from idiolect.errors import UserError
-from idiolect.simulation import Simulation
+from idiolect.runs.rounds import Training
 from idiolect.store.files import new_folder, read_json, read_tensors, remove_folder, write_json, write_tensors
 
 _SERVER = "server.safetensors"
@@ -15,17 +15,17 @@ _STATE = "state.json"
 _NAME = "round-{:06d}"
 
 
-def save_checkpoint(simulation: Simulation, folder: Path) -> None:
+def save_checkpoint(training: Training, folder: Path) -> None:
     """Save the server, the clients and the round; older checkpoints go once the new one is there."""
     folder.mkdir(exist_ok=True)
     older = list(folder.glob("round-*"))
-    with new_folder(folder / _NAME.format(simulation.round)) as target:
-        write_tensors(target / _SERVER, tree.to_named(simulation.server))
-        simulation.engine.setting.store.save(target)
+    with new_folder(folder / _NAME.format(training.round)) as target:
+        write_tensors(target / _SERVER, tree.to_named(training.server))
+        training.engine.setting.store.save(target)
         files = {str(file.relative_to(target)): _digest(file) for file in _files(target)}
-        write_json(target / _STATE, {"round": simulation.round, "sha256": files})
+        write_json(target / _STATE, {"round": training.round, "sha256": files})
     for checkpoint in older:
-        if checkpoint.name != _NAME.format(simulation.round):
+        if checkpoint.name != _NAME.format(training.round):
             remove_folder(checkpoint)
 
 
@@ -34,8 +34,8 @@ def newest_checkpoint(folder: Path) -> Path | None:
     return max(folder.glob("round-*"), default=None)
 
 
-def load_checkpoint(simulation: Simulation, checkpoint: Path) -> None:
-    """Put a fresh simulation of the same configuration into the saved state."""
+def load_checkpoint(training: Training, checkpoint: Path) -> None:
+    """Put a fresh training of the same configuration into the saved state."""
     state = read_json(checkpoint / _STATE)
     for name, digest in state["sha256"].items():
         if not (checkpoint / name).is_file() or _digest(checkpoint / name) != digest:
@@ -43,11 +43,11 @@ def load_checkpoint(simulation: Simulation, checkpoint: Path) -> None:
                 f"the checkpoint {str(checkpoint)!r} is damaged: {name} is not the file that was saved; "
                 "remove that folder to train again from the beginning"
             )
-    setting = simulation.engine.setting
-    simulation.server = tree.from_named(read_tensors(checkpoint / _SERVER), simulation.server)
+    setting = training.engine.setting
+    training.server = tree.from_named(read_tensors(checkpoint / _SERVER), training.server)
     template = setting.arrivals(setting.founding, torch.tensor([0]))
     setting.store.load(checkpoint, template)
-    simulation.round = int(state["round"])
+    training.round = int(state["round"])
 
 
 def _files(folder: Path) -> list[Path]:

@@ -125,6 +125,8 @@ def chosen_predictor(simulation: Simulation, client: str, kind: str | None) -> t
     if kind not in kinds:
         known = ", ".join(kinds)
         raise UserError(f"kind={kind} is not possible: the models of {simulation.method.name} are {known}")
+    if kind == "global":  # where clients' states are at silos, it is there nevertheless
+        return kind, simulation.global_model()
     return kind, simulation.predictor(number)[kind]
 
 

@@ -31,6 +31,8 @@ from idiolect.runs.settings import NAMED_SECTIONS, SHORTCUTS, Settings, merge, w
 from idiolect.runs.signatures import build, check_arguments, dump, fields_of, require_known, spelled_out
 from idiolect.trackers import TrackerName
 
+AT_SILOS = "at-silos"  # in place of a data set: the tables of the silos that a run is served to
+
 WholeNumber = Annotated[int, Field(strict=True)]
 Section = dict[str, Any]
 
@@ -115,7 +117,14 @@ class RunConfig:
     def data_name(self) -> str:
         """The name of the data set, file, folder or loader, without where it is."""
         name: str = self.data["name"]
+        if self.at_silos:
+            return "silos"
         return name.partition(":")[2] if DATA.path(name) == name else Path(name).name
+
+    @property
+    def at_silos(self) -> bool:
+        """Whether the data are at silos, each of which has its own table."""
+        return bool(self.data["name"] == AT_SILOS)
 
     @property
     def pace(self) -> Pace:
@@ -263,7 +272,7 @@ def _checked_model(section: Section) -> Section:
 def _unmistakable(section: Section) -> Section:
     """A run can be resumed from any folder: a path to data does not depend on where one stands."""
     name = section["name"]
-    if not isinstance(name, str):
+    if not isinstance(name, str) or name == AT_SILOS:
         return section
     if is_name(name):
         return {**section, "name": DATA.spelled(name)}

@@ -1,11 +1,11 @@
 """A run on disk.
 
-    run.json            format, versions, a fingerprint of the data
+    run.json            format, versions, a fingerprint of the data (null: they are at silos)
     config.yaml         the whole configuration; `idiolect run config.yaml` repeats the run
     clients.parquet     client, train, validation, test: rows of each client
     metrics.parquet     round, client, kind, part, metric, value
-    rounds.parquet      round, down_bits, up_bits
-    traffic.parquet     round, client, direction, part, bits: by the named parts of the messages
+    rounds.parquet      round, down_bits, up_bits, brief_bits
+    traffic.parquet     round, client, direction (down, up, brief), part, bits: by the messages' named parts
     diagnostics.parquet round, name, index, value: what the method tells about itself
     summary.json        the reported numbers; its presence says that the run is finished
     checkpoints/        the last saved state (see `checkpoint.py`)
@@ -14,12 +14,13 @@
     doubts/             rewritten steps that were found to be wrong (see `engines/compiler/doubt.py`)
     log.txt             what happened when
 
-Until a run is finished its tables are in parts, `parts/metrics-000005.parquet` and so on, each written at
-once; `RunFolder.metrics()` reads either.
+A run between silos has more files: see `silo/served_run.py`. Until a run is finished its tables are in parts,
+`parts/metrics-000005.parquet` and so on, each written at once; `RunFolder.metrics()` reads either.
 """
 
 import hashlib
 import platform
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -29,14 +30,17 @@ import pandas as pd
 import torch
 
 from idiolect.data.federation import Federation
+from idiolect.data.preprocessing import Preprocessing
 from idiolect.engines.compiler.doubt import Doubt
+from idiolect.engines.partial import stand_in
 from idiolect.errors import UserError
 from idiolect.evaluation.summary import client_values
 from idiolect.runs.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from idiolect.runs.config import RunConfig, resolve
 from idiolect.runs.records import TABLES, TableName, join
+from idiolect.runs.rounds import Training
 from idiolect.runs.settings import read_settings
-from idiolect.simulation import Simulation
+from idiolect.runs.setup import load_federation
 from idiolect.store.files import (
     clear_write_errors,
     new_folder,
@@ -51,6 +55,7 @@ from idiolect.store.files import (
 from idiolect.strict_json import nan_for_null
 
 FORMAT = "idiolect-run-1"
+SCHEMA = "schema.json"  # of a run whose data are at silos: how rows become inputs
 
 
 class RunFolder:
@@ -65,18 +70,31 @@ class RunFolder:
             raise UserError(f"{str(path)!r} is not a run folder: it has no run.json of the format {FORMAT}")
 
     @classmethod
-    def create(cls, path: Path, config: RunConfig, federation: Federation) -> "RunFolder":
-        """A new run; the folder must not exist or be empty."""
+    def create(
+        cls,
+        path: Path,
+        config: RunConfig,
+        federation: Federation | None = None,
+        further: Mapping[str, Any] | None = None,
+    ) -> "RunFolder":
+        """A new run; the folder must not exist or be empty.
+
+        federation: the data; None, for now, where they are at silos.
+        further: files of plain data by name.
+        """
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise UserError(f"out={str(path)!r} exists and is not empty; choose another folder or remove it")
         with clear_write_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
         with new_folder(path) as folder:
             write_bytes(folder / "config.yaml", config.decided().to_yaml().encode())
-            write_parquet(folder / "clients.parquet", client_table(federation))
             (folder / "parts").mkdir()
-            facts = {"format": FORMAT, "data_sha256": fingerprint(federation), "versions": versions()}
-            write_json(folder / "run.json", facts)
+            if federation is not None:
+                write_parquet(folder / "clients.parquet", client_table(federation))
+            for name, content in (further or {}).items():
+                write_json(folder / name, content)
+            digest = None if federation is None else fingerprint(federation)
+            write_json(folder / "run.json", {"format": FORMAT, "data_sha256": digest, "versions": versions()})
         return cls(path)
 
     @property
@@ -89,14 +107,36 @@ class RunFolder:
         """Whether all rounds were played and everything is written."""
         return (self.path / "summary.json").is_file()
 
+    @property
+    def continuation(self) -> str:
+        """The command that goes on with the run."""
+        return f"idiolect {'serve --resume' if self.config.at_silos else 'resume'} {self.path}"
+
     def facts(self) -> dict[str, Any]:
         """Versions and the data's fingerprint."""
         facts: dict[str, Any] = read_json(self.path / "run.json")
         return facts
 
+    def federation(self) -> Federation:
+        """The data; of those that are at silos, names and sizes, and how a table's rows are read."""
+        if not self.config.at_silos:
+            return load_federation(self.config)
+        return stand_in(
+            Preprocessing.from_json((self.path / SCHEMA).read_text(encoding="utf-8")), self.clients()
+        )
+
     def clients(self) -> pd.DataFrame:
         """Rows of each client in each part, indexed by client."""
         return read_parquet(self.path / "clients.parquet").set_index("client")
+
+    @property
+    def knows_clients(self) -> bool:
+        """Whether it is known already who takes part."""
+        return (self.path / "clients.parquet").is_file()
+
+    def keep_clients(self, federation: Federation) -> None:
+        """Keep who takes part and with how many rows, once that is known."""
+        write_parquet(self.path / "clients.parquet", client_table(federation))
 
     def metrics(self) -> pd.DataFrame:
         """Every client's metrics in long form."""
@@ -118,7 +158,7 @@ class RunFolder:
         """The reported numbers of a finished run."""
         if not self.finished:
             raise UserError(
-                f"the run {str(self.path)!r} is not finished: continue it with `idiolect resume {self.path}`"
+                f"the run {str(self.path)!r} is not finished: continue it with `{self.continuation}`"
             )
         summary: dict[str, Any] = read_json(self.path / "summary.json")
         return summary | {"kinds": nan_for_null(summary["kinds"])}
@@ -131,13 +171,13 @@ class RunFolder:
         """Keep a part of a table; a part that is there already is replaced."""
         write_parquet(self.path / "parts" / f"{name}-{round_number:06d}.parquet", table)
 
-    def save(self, simulation: Simulation) -> None:
+    def save(self, training: Training) -> None:
         """Save the state."""
-        save_checkpoint(simulation, self.path / "checkpoints")
+        save_checkpoint(training, self.path / "checkpoints")
 
-    def save_chosen(self, simulation: Simulation) -> None:
+    def save_chosen(self, training: Training) -> None:
         """Save the state with the best validation score so far."""
-        save_checkpoint(simulation, self.path / "chosen")
+        save_checkpoint(training, self.path / "chosen")
 
     def keep_doubt(self, doubt: Doubt, round_number: int) -> None:
         """Keep a step that was found to be wrong; the run, also when it is continued, rewrites no others."""
@@ -146,24 +186,24 @@ class RunFolder:
         doubt.save(self.path / "doubts" / f"round-{round_number:06d}-{place}")
         self.log(f"round {round_number}: {doubt.sentence}; the run goes on with plain steps")
 
-    def restore(self, simulation: Simulation) -> None:
-        """Put a fresh simulation into the last saved state, if there is one."""
+    def restore(self, training: Training) -> None:
+        """Put a fresh training into the last saved state, if there is one."""
         remove_leftovers(self.path)
         if (checkpoint := newest_checkpoint(self.path / "checkpoints")) is not None:
             # The chosen state first: a store on disk then knows that it must not overwrite it.
             if (chosen := newest_checkpoint(self.path / "chosen")) is not None:
-                load_checkpoint(simulation, chosen)
-            load_checkpoint(simulation, checkpoint)
+                load_checkpoint(training, chosen)
+            load_checkpoint(training, checkpoint)
 
-    def restore_reported(self, simulation: Simulation) -> None:
-        """Put a fresh simulation into the state whose numbers are reported for the kind judged by."""
+    def restore_reported(self, training: Training) -> None:
+        """Put a fresh training into the state whose numbers are reported for the kind judged by."""
         chosen = None
         if self.summary()["chosen_by"] == "validation":
             chosen = newest_checkpoint(self.path / "chosen")
         checkpoint = chosen or newest_checkpoint(self.path / "checkpoints")
         if checkpoint is None:
             raise UserError(f"the run {str(self.path)!r} has no checkpoint: its folder is damaged")
-        load_checkpoint(simulation, checkpoint)
+        load_checkpoint(training, checkpoint)
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Join the parts; the summary, written last, marks the run as finished."""

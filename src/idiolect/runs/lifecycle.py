@@ -14,7 +14,7 @@ from idiolect.evaluation.metrics import Metric
 from idiolect.evaluation.summary import Choice, reported_part, reported_round, reported_values, summarise
 from idiolect.runs.config import RunConfig
 from idiolect.runs.folder import RunFolder, fingerprint
-from idiolect.runs.rounds import Watcher, play_rounds
+from idiolect.runs.rounds import Training, Watcher, play_rounds
 from idiolect.runs.setup import build_simulation, load_federation, place_states
 from idiolect.simulation import Simulation
 from idiolect.trackers import Tracker, open_trackers
@@ -37,8 +37,7 @@ def start_or_continue(config: RunConfig, watchers: Sequence[Watcher] = ()) -> Ru
     # What is wrong with the settings is said before a folder is made.
     config.evaluation.measures(federation.task)
     simulation = build_simulation(config, federation)
-    folder = RunFolder.create(config.folder, config, federation)
-    return _play(folder, folder.config, simulation, watchers)
+    return _begin(RunFolder.create(config.folder, config, federation), simulation, watchers)
 
 
 def find_run(config: RunConfig) -> RunFolder | None:
@@ -56,19 +55,24 @@ def continue_run(folder: RunFolder, watchers: Sequence[Watcher] = ()) -> RunFold
     if folder.finished:
         return folder
     config = folder.config
+    if config.at_silos:
+        raise UserError(
+            f"the run {str(folder.path)!r} is played with silos: continue it with `{folder.continuation}`, "
+            "with the keys and the address that it began with"
+        )
     federation = load_federation(config)
     if fingerprint(federation) != folder.facts()["data_sha256"]:
         raise UserError(
             f"the data {config.data['name']!r} changed since the run {str(folder.path)!r} began; "
             "start a new run in another folder"
         )
-    return _play(folder, config, build_simulation(config, federation), watchers)
+    return _begin(folder, build_simulation(config, federation), watchers)
 
 
 def reported_simulation(folder: RunFolder) -> Simulation:
-    """The simulation in the state whose numbers are reported."""
+    """The simulation in the state whose numbers are reported; of a run between silos, without its clients."""
     config = folder.config
-    simulation = build_simulation(config, load_federation(config))
+    simulation = build_simulation(config, folder.federation())
     place_states(simulation, config, folder.path)
     folder.restore_reported(simulation)
     return simulation
@@ -87,7 +91,8 @@ def summarise_run(
     part = reported_part(metrics)
     by_kind = {}
     for kind in method.kinds:
-        chosen = reported_round(metrics, kind, metric, choice)
+        # Silos may tell nothing of their models.
+        chosen = reported_round(metrics, kind, metric, choice) if len(metrics) else int(rounds["round"].max())
         values = reported_values(metrics, kind, metric.name, chosen)
         by_kind[kind] = {"round": chosen, **summarise(values, clients[part], metric)._asdict()}
     return {
@@ -101,30 +106,40 @@ def summarise_run(
         "diverged": [kind for kind in method.kinds if _diverged(metrics, kind)],
         "down_bits": int(rounds["down_bits"].sum()),
         "up_bits": int(rounds["up_bits"].sum()),
+        "brief_bits": int(rounds["brief_bits"].sum()),
     }
 
 
 def _diverged(metrics: pd.DataFrame, kind: str) -> bool:
-    """Whether some client's model ended with a loss that is not finite on rows that it has."""
-    before = metrics[(metrics["round"] == 0) & (metrics.kind == kind) & (metrics.metric == "loss")]
-    last = metrics["round"].max()
-    after = metrics[(metrics["round"] == last) & (metrics.kind == kind) & (metrics.metric == "loss")]
-    # A client without rows has no loss before training either.
-    return bool(np.isfinite(before["value"].to_numpy()).sum() > np.isfinite(after["value"].to_numpy()).sum())
+    """Whether some client's model ended with a loss that is not finite, which it was before training."""
+    losses = metrics[(metrics.kind == kind) & (metrics.metric == "loss")]
+    by_client = losses.set_index(["round", "client", "part"])["value"]
+    rounds = by_client.index.unique("round")
+    if not len(rounds):
+        return False
+    # A client without rows has no loss before training either; a silo may not have told its last one.
+    before, after = by_client.loc[rounds.min()], by_client.loc[rounds.max()]
+    after = after[after.index.isin(before.index[np.isfinite(before)])]
+    return not np.isfinite(after.to_numpy()).all()
 
 
-def _play(
-    folder: RunFolder, config: RunConfig, simulation: Simulation, watchers: Sequence[Watcher]
-) -> RunFolder:
+def _begin(folder: RunFolder, simulation: Simulation, watchers: Sequence[Watcher]) -> RunFolder:
+    """Play a simulation from where its folder is."""
+    place_states(simulation, folder.config, folder.path)
+    folder.restore(simulation)
+    return play(folder, simulation, watchers)
+
+
+def play(folder: RunFolder, training: Training, watchers: Sequence[Watcher] = ()) -> RunFolder:
+    """Play all rounds that are left of a run in its folder, and finish it."""
+    config = folder.config
     assert config.threads is not None, "decided when the folder was made"
     torch.set_num_threads(config.threads)
-    place_states(simulation, config, folder.path)
-    folder.restore(simulation)
-    measures = config.evaluation.measures(simulation.federation.task)
-    folder.log(f"{'started' if simulation.round == 0 else 'continued'} at round {simulation.round}")
-    trackers = open_trackers(config.trackers, folder.path, simulation.round)
+    measures = config.evaluation.measures(training.federation.task)
+    folder.log(f"{'started' if training.round == 0 else 'continued'} at round {training.round}")
+    trackers = open_trackers(config.trackers, folder.path, training.round)
     try:
-        play_rounds(simulation, config.pace, measures, folder, [*watchers, _Tracking(trackers)])
+        play_rounds(training, config.pace, measures, folder, [*watchers, _Tracking(trackers)])
     finally:
         for tracker in trackers:
             tracker.close()
@@ -132,13 +147,13 @@ def _play(
         folder.metrics(),
         folder.clients(),
         folder.rounds(),
-        simulation.federation.task,
+        training.federation.task,
         measures.main,
-        simulation.method,
+        training.method,
         config.evaluation.choose,
     )
     folder.finish(summary)
-    folder.log(f"finished after round {simulation.round}")
+    folder.log(f"finished after round {training.round}")
     return folder
 
 

@@ -9,7 +9,7 @@ from idiolect.evaluation.metrics import COLUMNS
 TableName = Literal["metrics", "rounds", "traffic", "diagnostics"]
 TABLES: dict[TableName, tuple[str, ...]] = {
     "metrics": COLUMNS,
-    "rounds": ("round", "down_bits", "up_bits"),
+    "rounds": ("round", "down_bits", "up_bits", "brief_bits"),
     "traffic": ("round", "client", "direction", "part", "bits"),
     "diagnostics": ("round", "name", "index", "value"),
 }
@@ -18,6 +18,7 @@ TYPES = {
     "round": "int64",
     "down_bits": "int64",
     "up_bits": "int64",
+    "brief_bits": "int64",
     "client": "str",
     "direction": "str",
     "part": "str",

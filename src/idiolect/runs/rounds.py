@@ -1,18 +1,22 @@
 """Rounds, evaluations and checkpoints in their order; who keeps and who watches them is a parameter."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import pandas as pd
+from torch import Tensor
 
+from idiolect.core.exchange import ServerState
+from idiolect.core.method import Method
+from idiolect.core.transport import plain_bits
 from idiolect.data.federation import Federation
+from idiolect.engines.base import Engine
 from idiolect.engines.compiler.doubt import Doubt
 from idiolect.engines.loop import PlayedRound
-from idiolect.evaluation.metrics import Measures, Metric, evaluate
+from idiolect.evaluation.metrics import Measures, Metric
 from idiolect.evaluation.summary import validation_scores
 from idiolect.methods.groups import adjusted_rand_index
 from idiolect.runs.records import TABLES, TYPES, TableName
-from idiolect.simulation import Simulation
 
 
 class Pace(NamedTuple):
@@ -23,7 +27,49 @@ class Pace(NamedTuple):
     checkpoint_every: int
 
 
-class Keeper(Protocol):
+class Training(Protocol):
+    """What is played: a simulation in this process, or the coordination of silos.
+
+    All that changes is `server`, `round` and the client states in the engine's store.
+    """
+
+    server: ServerState
+    round: int
+
+    @property
+    def engine(self) -> Engine:
+        """What carries exchanges out."""
+        ...
+
+    @property
+    def method(self) -> Method:
+        """The method, with what stands around it."""
+        ...
+
+    @property
+    def federation(self) -> Federation:
+        """The data, or what is known of them here."""
+        ...
+
+    @property
+    def briefed(self) -> Tensor:
+        """The ids of the clients that are sent a brief when they are evaluated."""
+        ...
+
+    def advance(self) -> PlayedRound:
+        """Play one round."""
+        ...
+
+    def evaluate(self, measures: Measures) -> pd.DataFrame:
+        """All metrics of all clients now, as far as they are told."""
+        ...
+
+
+T = TypeVar("T", bound=Training)
+Kept = TypeVar("Kept", bound=Training, contravariant=True)
+
+
+class Keeper(Protocol[Kept]):
     """Where tables and states go: a run folder, or memory."""
 
     def metrics(self) -> pd.DataFrame:
@@ -34,11 +80,11 @@ class Keeper(Protocol):
         """Keep a part of a table."""
         ...
 
-    def save(self, simulation: Simulation) -> None:
+    def save(self, training: Kept) -> None:
         """Save the state, to go on from it."""
         ...
 
-    def save_chosen(self, simulation: Simulation) -> None:
+    def save_chosen(self, training: Kept) -> None:
         """Save the state, because it is the best one so far."""
         ...
 
@@ -60,10 +106,10 @@ class Watcher(Protocol):
 
 
 def play_rounds(
-    simulation: Simulation,
+    training: T,
     pace: Pace,
     measures: Measures,
-    keeper: Keeper,
+    keeper: Keeper[T],
     watchers: Sequence[Watcher] = (),
 ) -> None:
     """Play the rounds that are left, evaluating and saving at the pace.
@@ -71,46 +117,48 @@ def play_rounds(
     What is written at a round depends on the configuration and the round alone, so a run that was killed
     and continued writes the same parts again.
     """
-    best = _BestSoFar(simulation, keeper.metrics(), measures.main)
-    log = _RoundLog(simulation.federation)
+    best = _BestSoFar(training, keeper.metrics(), measures.main)
+    log = _RoundLog(training.federation)
 
     def look() -> None:
-        metrics = evaluate(simulation, measures)
-        keeper.add("metrics", simulation.round, metrics)
+        metrics = training.evaluate(measures)
+        log.add_briefs(training)
+        keeper.add("metrics", training.round, metrics)
         if best.improved_by(metrics):
-            keeper.save_chosen(simulation)
+            keeper.save_chosen(training)
         for watcher in watchers:
-            watcher.evaluated(simulation.round, metrics)
+            watcher.evaluated(training.round, metrics)
 
-    if simulation.round == 0:
+    if training.round == 0:
         look()
-    while simulation.round < pace.rounds:
-        result = simulation.advance()
-        log.add(result, simulation.round)
+        log.hand_over(keeper, 0)
+    while training.round < pace.rounds:
+        result = training.advance()
+        log.add(result, training.round)
         for doubt in result.doubts:
-            keeper.keep_doubt(doubt, simulation.round)
-        last = simulation.round == pace.rounds
-        evaluation_due = last or simulation.round % pace.evaluate_every == 0
-        checkpoint_due = last or simulation.round % pace.checkpoint_every == 0
+            keeper.keep_doubt(doubt, training.round)
+        last = training.round == pace.rounds
+        evaluation_due = last or training.round % pace.evaluate_every == 0
+        checkpoint_due = last or training.round % pace.checkpoint_every == 0
         if evaluation_due:
             look()
         if evaluation_due or checkpoint_due:
-            log.hand_over(keeper, simulation.round)
+            log.hand_over(keeper, training.round)
         if checkpoint_due:
-            keeper.save(simulation)
+            keeper.save(training)
         for watcher in watchers:
-            watcher.played(simulation.round)
+            watcher.played(training.round)
 
 
 class _BestSoFar:
     """The best validation score of the kind that the method is judged by."""
 
-    def __init__(self, simulation: Simulation, metrics: pd.DataFrame, metric: Metric) -> None:
-        self.kind = simulation.method.judged_by
+    def __init__(self, training: Training, metrics: pd.DataFrame, metric: Metric) -> None:
+        self.kind = training.method.judged_by
         self.metric = metric
         # A killed run may have evaluated rounds that it is about to play again.
-        past = validation_scores(metrics[metrics["round"] <= simulation.round], self.kind, self.metric)
-        self.score = max(past.values(), default=None) if simulation.round else None
+        past = validation_scores(metrics[metrics["round"] <= training.round], self.kind, self.metric)
+        self.score = max(past.values(), default=None) if training.round else None
 
     def improved_by(self, metrics: pd.DataFrame) -> bool:
         """Whether an evaluation is better than all before."""
@@ -127,12 +175,14 @@ class _RoundLog:
     def __init__(self, federation: Federation) -> None:
         self.clients = federation.names
         self.groups = federation.groups
-        self.rounds: list[tuple[int, int, int]] = []
+        self.exchanged: dict[int, tuple[int, int]] = {}  # round -> bits down and up
+        self.briefs: dict[int, int] = {}  # round -> bits of all briefs
         self.traffic: list[tuple[int, str, str, str, int]] = []
         self.diagnostics: list[tuple[int, str, int, float]] = []
 
     def add(self, result: PlayedRound, round_number: int) -> None:
-        self.rounds.append((round_number, int(result.down_bits.sum()), int(result.up_bits.sum())))
+        """What a round moved, and what the method told of it."""
+        self.exchanged[round_number] = int(result.down_bits.sum()), int(result.up_bits.sum())
         for direction, parts in (("down", result.down_parts), ("up", result.up_parts)):
             for part, bits in parts.items():
                 movers = bits.nonzero()[:, 0]
@@ -145,11 +195,27 @@ class _RoundLog:
             for index, number in enumerate(value.reshape(-1).tolist()):
                 self.diagnostics.append((round_number, name, index, float(number)))
 
-    def hand_over(self, keeper: Keeper, round_number: int) -> None:
-        keeper.add("rounds", round_number, _table("rounds", self.rounds))
+    def add_briefs(self, training: Training) -> None:
+        """What clients were sent to be evaluated: each as much as the first."""
+        method, ids = training.method, training.briefed
+        brief = method.brief(training.server, ids[:1])
+        sizes = plain_bits(brief, 1, stacked=method.personal_brief)
+        for client in ids.tolist():
+            for part, bits in sizes.items():
+                self.traffic.append((training.round, self.clients[client], "brief", part, int(bits)))
+        self.briefs[training.round] = len(ids) * sum(int(bits) for bits in sizes.values())
+
+    def hand_over(self, keeper: Keeper[T], round_number: int) -> None:
+        """Give all that was noted to the keeper."""
+        rounds = [
+            (number, *self.exchanged.get(number, (0, 0)), self.briefs.get(number, 0))
+            for number in sorted(self.exchanged.keys() | self.briefs.keys())
+        ]
+        keeper.add("rounds", round_number, _table("rounds", rounds))
         keeper.add("traffic", round_number, _table("traffic", self.traffic))
         keeper.add("diagnostics", round_number, _table("diagnostics", self.diagnostics))
-        self.rounds, self.traffic, self.diagnostics = [], [], []
+        for noted in (self.exchanged, self.briefs, self.traffic, self.diagnostics):
+            noted.clear()
 
 
 def _table(name: TableName, rows: Sequence[tuple[Any, ...]]) -> pd.DataFrame:

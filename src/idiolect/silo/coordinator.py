@@ -1,247 +1,108 @@
-"""The coordinator's half: an engine whose clients are silos, and the rounds with checkpoints around it."""
+"""The coordinator's half of a run: silos are greeted, then its rounds are played like a simulation's."""
 
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import pandas as pd
 import torch
 from torch import Tensor
 
-from idiolect.codecs.config import with_own_codec
-from idiolect.core import rng, tree
-from idiolect.core.cohort import Cohort, Population
-from idiolect.core.exchange import ClientState, Exchange, Message, ServerState, Site
-from idiolect.core.objective import Batch, Objective
-from idiolect.core.observed import observed
-from idiolect.core.schedule import Clock
-from idiolect.core.transport import Journals
-from idiolect.engines.base import Outcome, Setting, Traffic, combine
-from idiolect.engines.loop import play_round
-from idiolect.evaluation.metrics import COLUMNS
-from idiolect.models import build_model
-from idiolect.runs.config import build_method
-from idiolect.silo.asking import Expected, Link, Request, ask_all
-from idiolect.silo.finding import agree_on_schema
-from idiolect.silo.roster import Roster
-from idiolect.silo.serving import ServeFolder, ServeSettings
-from idiolect.silo.tracking import Tracker, View
-from idiolect.silo.wire import Packet, describe_object
-
-log = logging.getLogger(__name__)
+from idiolect.core.exchange import ServerState
+from idiolect.core.method import Method
+from idiolect.data.federation import Federation
+from idiolect.engines.loop import PlayedRound, play_round
+from idiolect.evaluation.metrics import Measures
+from idiolect.participation.sampling import Plan
+from idiolect.runs.folder import RunFolder
+from idiolect.runs.lifecycle import play
+from idiolect.runs.setup import build_setting
+from idiolect.silo.monitor import Monitor, View
+from idiolect.silo.requests import Link, Request, ask_all
+from idiolect.silo.schema_search import agree_on_schema
+from idiolect.silo.served_run import ServedRun
+from idiolect.silo.silos import Silos
+from idiolect.store.roster import Roster
 
 
-class Silos:
-    """An engine: the client half of each exchange is carried out at the silos."""
+class Coordination:
+    """A training whose clients are silos: the server and its rounds are here, the states are there."""
 
-    def __init__(
-        self,
-        setting: Setting,
-        roster: Roster,
-        link: Link,
-        settings: ServeSettings,
-        run: str,
-        tracker: Tracker,
-    ) -> None:
-        self.setting = setting
-        self.roster = roster
-        self.link = link
-        self.tracker = tracker
-        self.settings = settings
-        self.run_name = run
-        self._position = (-1, 0)
-        self._journals: Journals = {}
+    def __init__(self, engine: Silos, plan: Plan, monitor: Monitor) -> None:
+        self.engine = engine
+        self.plan = plan
+        self.monitor = monitor
+        self.server: ServerState = engine.setting.found(plan)
+        self.round = 0
 
-    def carry_out(
-        self, exchange: Exchange, server: ServerState, cohort: Cohort, round_number: int
-    ) -> Outcome:
-        """Carry out one exchange."""
-        transport = self.setting.transport(exchange)
-        cohort = self.setting.prepare(exchange, server, cohort, round_number)
-        started = self._position[0] == round_number
-        self._position = (round_number, self._position[1] + 1 if started else 0)
-        self._journals = transport.journals(server, self._journals)
-        traffic = Traffic(len(cohort))
-        requests = {}
-        for place in range(len(cohort)):
-            here = torch.tensor([place])
-            one = cohort.select(here)
-            down = exchange.down(server, one.ids)
-            traffic.record(traffic.down, here, transport.down_bits(server, down, one.ids))
-            down = tree.row(down, 0) if exchange.personal_down else down
-            requests[self._name(int(one.ids))] = self._work(exchange, server, down, one)
-        minimum = self.settings.minimum(len(requests))
-        what = f"round {round_number + 1}" + (f", exchange {self._position[1] + 1}" if started else "")
-        with self.tracker.asking("silos", what):
-            packets = ask_all(self.link, requests, self.settings.patience, minimum)
-        self.tracker.usable(packets)
-        uploads, arrived = [], torch.zeros_like(cohort.replied)
-        for place, number in enumerate(cohort.ids.tolist()):
-            packet = packets.get(self._name(number))
-            if packet is None:
-                continue
-            self.roster.settled(number)
-            if cohort.replied[place]:
-                arrived[place] = True
-                uploads.append(packet.trees["upload"])
-                bits = transport.up_bits(tree.stack(uploads[-1:]), cohort.ids[place : place + 1])
-                traffic.record(traffic.up, torch.tensor([place]), bits)
-        heard = cohort.select(arrived)
-        return Outcome(combine(exchange, server, uploads, heard), heard, traffic, cohort.ids)
+    @property
+    def method(self) -> Method:
+        """The method, with what stands around it."""
+        return self.engine.setting.method
 
-    def evaluate(self, server: ServerState, ids: Tensor, round_number: int) -> pd.DataFrame:
-        """The metrics of the silos that share them, in the form of a simulation's."""
-        requests = {}
-        for number in ids.tolist():
-            first, method = self.first_state(number), self.setting.method
-            brief = method.brief(server, torch.tensor([number]))
-            brief = tree.row(brief, 0) if method.personal_brief else brief
-            header = {"ask": "evaluate", "run": self.run_name, "round": round_number}
-            trees = {"brief": brief} | ({} if first is None else {"first": first})
-            requests[self._name(number)] = Request(header, trees)
-        with self.tracker.asking("evaluation", f"evaluation after round {round_number}"):
-            replies = ask_all(self.link, requests, self.settings.patience, 0)
-        self.tracker.usable(replies)
-        metrics = _metrics_table(replies, [self._name(number) for number in ids.tolist()], round_number)
-        self.tracker.evaluated(metrics)
-        return metrics
+    @property
+    def federation(self) -> Federation:
+        """What is known of the silos' tables."""
+        return self.engine.setting.federation
 
-    def first_state(self, number: int) -> ClientState | None:
-        """The state to send to a silo that has none yet."""
-        if self.roster.has_state[number]:
-            return None
-        if number in self.roster.pending:
-            return self.roster.pending[number]
-        return tree.row(self.setting.arrivals(self.setting.founding, torch.tensor([number])), 0)
+    @property
+    def briefed(self) -> Tensor:
+        """The ids of the silos that are there: they are sent a brief when they are evaluated."""
+        return self.plan.present(max(self.round - 1, 0), len(self.federation)).nonzero()[:, 0]
 
-    def _name(self, number: int) -> str:
-        return self.settings.silos[number]
+    def advance(self) -> PlayedRound:
+        """Play one round."""
+        with self.monitor.phase("server"):
+            result = play_round(self.engine, self.plan, self.server, self.round)
+        self.server = result.server
+        self.round += 1
+        self.monitor.advanced(self.round, int(result.down_bits.sum()), int(result.up_bits.sum()))
+        return result
 
-    def _work(self, exchange: Exchange, server: ServerState, down: Message, one: Cohort) -> Request:
-        """The request for one exchange with one silo."""
-        number, (round_number, index) = int(one.ids), self._position
-        assert one.local_steps is not None, "set by prepare"
-        header = {
-            "ask": "work",
-            "run": self.run_name,
-            "round": round_number,
-            "exchange": index,
-            "task": describe_object(exchange),
-            "work": float(one.work),
-            "inclusion": float(one.inclusion),
-            "local_steps": int(one.local_steps),
-            "clock_steps": self.setting.clock_steps(exchange),
-        }
-        first = self.first_state(number)
-        expected = self._expected(exchange, down, one)
-        if first is not None:
-            # It may be a silo that lost its state: whatever it held before is gone, so nothing is left out.
-            return Request(header, {"down": down, "first": first}, expected)
-        sent = self.setting.transport(exchange).send_down(server, down, one.ids[0], self._journals)
-        return Request(header, {"down": sent}, expected)
-
-    def _expected(self, exchange: Exchange, down: Message, one: Cohort) -> Expected:
-        """What an upload must look like, from a rehearsal with a row of zeros."""
-        client = tree.row(self.setting.arrivals(self.setting.founding, one.ids), 0)
-        site = self._stand_in_site(one.ids[0], self._position[0], self.setting.clock_steps(exchange))
-        _, upload = exchange.finish(exchange.begin(client, down, site), client, down, site)
-        return Expected(self.setting.transport(exchange), upload)
-
-    def _stand_in_site(self, client_id: Tensor, round_number: int, clock_steps: int) -> Site:
-        federation = self.setting.federation
-        rows = Batch(federation.inputs, federation.targets, torch.ones(1, dtype=federation.inputs.dtype))
-        return Site(
-            objective=self.setting.objective,
-            client_id=client_id,
-            size=torch.tensor(1),
-            steps=torch.tensor(1),
-            key=self.setting.client_key(client_id, round_number),
-            clock=Clock(torch.tensor(round_number), torch.tensor(0), clock_steps),
-            rows=rows,
-        )
+    def evaluate(self, measures: Measures) -> pd.DataFrame:
+        """The metrics that silos agreed to compute, of those that share them."""
+        return self.engine.evaluate(self.server, self.briefed, self.round)
 
 
-def coordinate(folder: ServeFolder, link: Link, views: Sequence[View] = ()) -> pd.DataFrame:
-    """Greet the silos, play the rounds that are left, evaluate and save; returns all metrics."""
-    with Tracker(folder, views) as tracker:
-        metrics = _play(folder, tracker.watch(link), tracker)
-        folder.finish()
-        log.info("finished after round %d", folder.settings.config.rounds)
-    return pd.concat(metrics, ignore_index=True)
+def coordinate(run: ServedRun, link: Link, views: Sequence[View] = ()) -> RunFolder:
+    """Greet the silos and play the rounds that are left of a run, to its finished folder."""
+    with Monitor(run, views) as monitor:
+        coordination = _begin(run, monitor.watch(link), monitor)
+        return play(run.folder, coordination, [monitor])
 
 
-def _play(folder: ServeFolder, link: Link, tracker: Tracker) -> list[pd.DataFrame]:
-    """All rounds that are left; a table of metrics for each evaluation, earlier ones included."""
-    config, silos = folder.settings.config, folder.settings.silos
-    engine, server, start = _begin(folder, link, tracker)
-    plan = config.participation.bind(silos)
-    metrics = folder.metrics(up_to=start)
-
-    def evaluate(done: int) -> None:
-        present = plan.present(max(done - 1, 0), len(silos)).nonzero()[:, 0]
-        with tracker.phase("evaluation"):
-            metrics.append(engine.evaluate(server, present, done))
-            folder.write_metrics(metrics)
-        _log_metrics(metrics[-1], engine.setting.method.judged_by, folder.settings.main_metric)
-
-    def is_due(done: int) -> bool:
-        return done in (0, config.rounds) or done % config.evaluation.every == 0
-
-    log.info("%s at round %d", "started" if start == 0 else "continued", start)
-    if is_due(start) and not any(start in table["round"].values for table in metrics):
-        evaluate(start)
-    if start == 0:
-        tracker.played(0, 0, 0)
-        tracker.completed()
-    for round_number in range(start, config.rounds):
-        result = play_round(engine, plan, server, round_number)
-        server, done = result.server, round_number + 1
-        down_bits, up_bits = int(result.down_bits.sum()), int(result.up_bits.sum())
-        record = tracker.played(done, down_bits, up_bits)
-        with tracker.phase("saving"):
-            folder.save(done, server, engine.roster.pending)
-        line = "round %d of %d: %.1f s, %.3g kB down, %.3g kB up"
-        log.info(line, done, config.rounds, record.own_seconds, down_bits / 8e3, up_bits / 8e3)
-        if is_due(done):
-            evaluate(done)
-        tracker.completed()
-    return metrics
+def _begin(run: ServedRun, link: Link, monitor: Monitor) -> Coordination:
+    """What is to be played, in the state of the last checkpoint."""
+    with monitor.asking("greeting", "summary of its columns"):
+        agree_on_schema(run, link)
+    with monitor.asking("greeting", "greeting"):
+        greetings = _greet(run, link)
+    federation = run.federation_of({name: greeting.rows for name, greeting in greetings.items()})
+    monitor.greeted({name: greeting.rows["train"] for name, greeting in greetings.items()})
+    config, roster = run.settings.config, Roster(len(federation))
+    engine = Silos(build_setting(config, federation, roster), roster, link, run, monitor)
+    coordination = Coordination(engine, config.participation.bind(federation.names), monitor)
+    run.folder.restore(coordination)
+    # Who has a state is known best by the silos: one may have lost its disk.
+    roster.has_state = torch.tensor([greetings[name].has_state for name in federation.names])
+    monitor.continued(coordination.round)
+    return coordination
 
 
-def _begin(folder: ServeFolder, link: Link, tracker: Tracker) -> tuple[Silos, ServerState, int]:
-    """The engine, the server and the round to go on with: the first, or the one after the checkpoint."""
-    with tracker.asking("greeting", "summary of its columns"):
-        agree_on_schema(folder, link)
-    with tracker.asking("greeting", "greeting"):
-        rows, known = _greet(folder, link)
-    folder.remember_rows(rows)
-    engine, server = _build(folder, link, rows, tracker)
-    tracker.greeted(rows, folder.settings.main_metric)
-    engine.roster.has_state = torch.tensor([known[name] for name in folder.settings.silos])
-    checkpoint = folder.checkpoint()
-    if checkpoint is None:
-        tracker.continued(-1)
-        return engine, server, 0
-    start, server, engine.roster.pending = checkpoint
-    tracker.continued(start)
-    return engine, server, start
+class _Greeting(NamedTuple):
+    """What a silo tells when it agrees to a run."""
+
+    rows: dict[str, int]  # in each part of its data
+    has_state: bool
 
 
-def _log_metrics(metrics: pd.DataFrame, kind: str, metric: str) -> None:
-    """One line with the models that the method is judged by, at the silos that share their metrics."""
-    part = metrics[(metrics.part == "validation") & (metrics.kind == kind) & (metrics.metric == metric)]
-    if len(part):
-        values = ", ".join(f"{row.client} {row.value:.4g}" for row in part.itertuples())
-        log.info("validation %s of %s models: %s", metric, kind, values)
-
-
-def _greet(folder: ServeFolder, link: Link) -> tuple[dict[str, int], dict[str, bool]]:
-    """Agree with every silo on configuration and schema; learn how many rows it trains on."""
-    settings = folder.settings
+def _greet(run: ServedRun, link: Link) -> dict[str, _Greeting]:
+    """Agree with every silo on configuration and schema."""
+    settings = run.settings
     requests = {}
     for number, name in enumerate(settings.silos):
         header = {
             "ask": "hello",
-            "run": folder.run_name,
+            "run": run.name,
             "name": name,
             "number": number,
             "clients": len(settings.silos),
@@ -250,46 +111,10 @@ def _greet(folder: ServeFolder, link: Link) -> tuple[dict[str, int], dict[str, b
         }
         requests[name] = Request(header, {})
     replies = ask_all(link, requests, settings.patience, len(requests))
-    rows = {name: int(packet.header["rows"]["train"]) for name, packet in replies.items()}
-    return rows, {name: bool(packet.header["known"]) for name, packet in replies.items()}
-
-
-def _build(
-    folder: ServeFolder, link: Link, rows: Mapping[str, int], tracker: Tracker
-) -> tuple[Silos, ServerState]:
-    """The engine, and the server before the first round: as in a simulation, but without data."""
-    settings, config = folder.settings, folder.settings.config
-    dtype = torch.float64 if config.dtype == "float64" else torch.float32
-    sizes = [rows[name] for name in settings.silos]
-    federation = settings.agreed_schema.stand_in(settings.silos, sizes).to(dtype)
-    options = dict(config.model)
-    module = build_model(options.pop("name"), federation, seed=config.seed, **options).to(dtype)
-    objective = Objective(module, federation.task, config.weight_decay)
-    method = observed(with_own_codec(config.codec.wrap(build_method(config.method))))
-    plan = config.participation.bind(settings.silos)
-    population = Population(federation.train.sizes, plan.present(0, len(federation)))
-    founding = method.server_init(objective.initial_params(), population, rng.key(config.seed, "server"))
-    roster = Roster(len(federation))
-    setting = Setting(
-        method,
-        objective,
-        federation,
-        roster,
-        seed=config.seed,
-        batch_size=None if config.batch_size == "all" else config.batch_size,
-        founding=founding,
-    )
-    return Silos(setting, roster, link, settings, folder.run_name, tracker), founding
-
-
-def _metrics_table(replies: Mapping[str, Packet], names: list[str], round_number: int) -> pd.DataFrame:
-    """Shared metrics in the long form of a simulation's."""
-    lines = [
-        (round_number, name, kind, part, metric, float(value))
-        for name in names
-        if name in replies
-        for part, kinds in replies[name].trees.get("metrics", {}).items()
-        for kind, values in kinds.items()
-        for metric, value in values.items()
-    ]
-    return pd.DataFrame(lines, columns=list(COLUMNS))
+    return {
+        name: _Greeting(
+            {part: int(packet.header["rows"][part]) for part in ("train", "validation", "test")},
+            bool(packet.header["known"]),
+        )
+        for name, packet in replies.items()
+    }

@@ -1,6 +1,7 @@
 """A deployment's two ends, and the keys that they know each other by: `serve`, `join`, `silo_init`."""
 
 import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from importlib.util import find_spec
@@ -10,14 +11,16 @@ from typing import Any
 from idiolect.data.preprocessing import require_column
 from idiolect.data.tables import read_table
 from idiolect.errors import UserError
+from idiolect.runs.folder import RunFolder
 from idiolect.runs.settings import Source, read_settings
 from idiolect.silo.coordinator import coordinate
 from idiolect.silo.keys import check_names, init_keys
 from idiolect.silo.limits import Limits
-from idiolect.silo.page import page_view
+from idiolect.silo.live_page import page_view
+from idiolect.silo.monitor import View
+from idiolect.silo.serve_settings import serve_settings
+from idiolect.silo.served_run import ServedRun
 from idiolect.silo.service import Silo
-from idiolect.silo.serving import ServeFolder, serve_settings
-from idiolect.silo.tracking import View
 
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 NOWHERE: AbstractContextManager[Sequence[View]] = nullcontext(())
@@ -41,7 +44,7 @@ def serve(
     insecure: bool = False,
     views: AbstractContextManager[Sequence[View]] = NOWHERE,
     **settings: Any,
-) -> ServeFolder:
+) -> RunFolder:
     """Coordinate a run between silos, who `join`, until it is finished; settings are given as to `run`.
 
     keys: the coordinator's folder from `silo_init`.
@@ -54,26 +57,25 @@ def serve(
         raise UserError("--resume takes the settings of the run; leave out the file and settings")
     chosen_keys = _chosen_keys(keys, insecure, listen)
     if resume is not None:
-        folder = ServeFolder(Path(resume))
+        run = ServedRun(Path(resume))
     elif sources or settings:
         files = [Path(s) for s in sources if not isinstance(s, Mapping) and "=" not in str(s)]
         base = files[-1].parent if files else Path()
-        folder = ServeFolder.create(Path(out), serve_settings(read_settings([*sources, settings]), base))
+        run = ServedRun.create(Path(out), serve_settings(read_settings([*sources, settings]), base))
     else:
         raise UserError("give a YAML file with silos, schema and method, or --resume RUN")
-    if folder.finished:
-        return folder
+    if run.folder.finished:
+        return run.folder
     _require_flower()
     from idiolect.silo.superlink import flower_link
 
     with (
-        _log_in(folder.path),
+        _log_in(run.path),
         views as shown,
-        _page(folder) as page,
-        flower_link(folder.settings.silos, listen, chosen_keys, folder.path / "flower") as link,
+        _page(run) as page,
+        flower_link(run.settings.silos, listen, chosen_keys, run.path / "flower") as link,
     ):
-        coordinate(folder, link, [*page, *shown])
-    return folder
+        return coordinate(run, link, [*page, *shown])
 
 
 def join(
@@ -171,9 +173,9 @@ def _require_flower() -> None:
 
 
 @contextmanager
-def _page(folder: ServeFolder) -> Iterator[list[View]]:
+def _page(run: ServedRun) -> Iterator[list[View]]:
     """The run's own page, where it can be written."""
-    page = page_view(folder)
+    page = page_view(run)
     with ExitStack() as stack:
         if page is not None:
             stack.enter_context(page.kept_up_to_date())
@@ -184,7 +186,9 @@ def _page(folder: ServeFolder) -> Iterator[list[View]]:
 def _log_in(folder: Path) -> Iterator[None]:
     """Our lines in a file of the folder; Flower's own stay in its files."""
     handler = logging.FileHandler(folder / "log.txt", encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    form = logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S")
+    form.converter = time.gmtime  # as in every run's log
+    handler.setFormatter(form)
     logger = logging.getLogger("idiolect")
     logger.setLevel(logging.INFO)
     logging.getLogger("flwr").setLevel(logging.ERROR)

@@ -1,8 +1,8 @@
-"""Flower as the carrier: how to claim a task of its SuperLink or SuperNode, and our bytes in its messages.
+"""Flower as the carrier: how to claim work of its SuperLink or SuperNode, and our bytes in its messages.
 
-Both sides run with `--isolation process`: Flower hands tasks to whoever holds the secret on the loopback
-interface, and that is the process that wrote it, ours. So nobody executes the app bundle that Flower insists
-on shipping with a run; it is an empty stub, and a silo that is sent another one does not look at it.
+Both sides run with `--isolation process`: Flower hands work (its "tasks") to whoever holds the secret on the
+loopback interface, and that is the process that wrote it, ours. So nobody executes the app bundle that Flower
+insists on shipping with a run; it is an empty stub, and a silo that is sent another one does not look at it.
 """
 
 from collections.abc import Iterator
@@ -27,8 +27,8 @@ from idiolect.errors import UserError
 RECORD, ENTRY = "message", "bytes"
 
 
-class Tasks:
-    """The queue of tasks of a SuperLink or SuperNode on this machine."""
+class Queue:
+    """What waits to be done at a SuperLink or SuperNode on this machine."""
 
     def __init__(self, side: Literal["server", "client"], address: str, secret: bytes) -> None:
         server = side == "server"
@@ -44,12 +44,12 @@ class Tasks:
         self.stub: Any = (ServerAppIoStub if server else ClientAppIoStub)(self.channel)
 
     def claim(self) -> str | None:
-        """The token of a task that waits; None if there is none, or nobody to ask yet."""
+        """The token of what waits longest; None if there is nothing, or nobody to ask yet."""
         try:
-            tasks = self.stub.PullPendingTasks(PullPendingTasksRequest()).tasks
-            if not tasks:
+            waiting = self.stub.PullPendingTasks(PullPendingTasksRequest()).tasks
+            if not waiting:
                 return None
-            return self.stub.ClaimTask(ClaimTaskRequest(task_id=tasks[0].task_id)).token or None
+            return self.stub.ClaimTask(ClaimTaskRequest(task_id=waiting[0].task_id)).token or None
         except grpc.RpcError as error:
             if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION):
                 return None
@@ -57,9 +57,9 @@ class Tasks:
 
 
 @contextmanager
-def tasks(side: Literal["server", "client"], address: str, secret: bytes) -> Iterator[Tasks]:
-    """The queue of tasks, closed at the end."""
-    queue = Tasks(side, address, secret)
+def open_queue(side: Literal["server", "client"], address: str, secret: bytes) -> Iterator[Queue]:
+    """The queue, closed at the end."""
+    queue = Queue(side, address, secret)
     try:
         yield queue
     finally:

@@ -47,7 +47,7 @@ class Limits:
         _admit_code(METHODS, [method], self.own_methods)
         _admit_code(MODELS, [config["model"]["name"]], self.own_models)
         _admit_code(CODECS, codec_names(config["codec"]), self.own_codecs)
-        _admit_code(METRICS, config["metrics"], self.own_metrics)
+        _admit_code(METRICS, config["evaluation"]["metrics"], self.own_metrics)
         if rounds > self.rounds:
             raise UserError(f"rounds={rounds} is more than the {self.rounds} that are admitted here")
 

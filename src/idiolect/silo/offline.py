@@ -3,13 +3,16 @@
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 
+from idiolect.engines.partial import stand_in
 from idiolect.errors import UserError
-from idiolect.models import build_model
 from idiolect.runs.client_model import PersonalModel, as_module
 from idiolect.runs.programs import check_target, write_program
+from idiolect.runs.setup import build_setting
 from idiolect.silo.schema import Schema
+from idiolect.silo.serve_settings import agreed_config
 from idiolect.silo.vault import RunVault
 
 
@@ -29,14 +32,13 @@ def personal_model(folder: Path, kind: str | None = None) -> PersonalModel:
     vault = find_run(folder)
     agreement: Any = vault.agreement
     models, _ = vault.models()
-    kind = kind or list(models)[-1]
+    schema, config = Schema.from_plain(agreement["schema"]), agreed_config(agreement["config"])
+    rows = pd.DataFrame(1, index=["here"], columns=["train", "validation", "test"])
+    setting = build_setting(config, stand_in(schema.preprocessing, rows))
+    kind = kind or setting.method.judged_by
     if kind not in models:
         raise UserError(f"--kind {kind} is not possible: the models are {', '.join(models)}")
-    schema, config = Schema.from_plain(agreement["schema"]), agreement["config"]
-    dtype = torch.float64 if config["dtype"] == "float64" else torch.float32
-    options = dict(config["model"])
-    architecture = build_model(options.pop("name"), schema.stand_in(["here"], [1]), **options).to(dtype)
-    module = as_module(models[kind], architecture).eval()
+    module = as_module(models[kind], setting.objective.module).eval()
     return PersonalModel(module, schema.task, schema.preprocessing.class_names, schema.preprocessing)
 
 

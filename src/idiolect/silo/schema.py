@@ -63,11 +63,8 @@ class Schema:
 
     @property
     def task(self) -> Task:
-        """Two classes make a binary task, none a regression."""
-        classes = len(self.preprocessing.class_names)
-        if not classes:
-            return Task("regression", 1)
-        return Task("binary", 1) if classes == 2 else Task("multiclass", classes)
+        """What is predicted."""
+        return self.preprocessing.task
 
     def plain(self) -> dict[str, Any]:
         """As plain data."""
@@ -106,15 +103,6 @@ class Schema:
             class_names=self.preprocessing.class_names,
             preprocessing=self.preprocessing,
         )
-
-    def stand_in(self, names: Sequence[str], sizes: Sequence[int]) -> Federation:
-        """The federation as the coordinator knows it: names and sizes, and a row of zeros for shapes."""
-        task, clients = self.task, len(names)
-        offsets = torch.zeros(clients + 1, dtype=torch.int64)
-        rows = PartialRows(torch.tensor([0]), offsets, torch.tensor(sizes, dtype=torch.int64))
-        targets = torch.zeros(1, dtype=torch.int64) if task.is_classification else torch.zeros(1, 1)
-        inputs = torch.zeros(1, len(self.preprocessing.feature_names))
-        return Federation(inputs, targets, task, tuple(names), rows, rows, rows)
 
     def compare_columns(self, table: pd.DataFrame) -> None:
         """Refuse a table whose columns differ, spelling the difference out."""

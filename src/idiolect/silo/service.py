@@ -13,160 +13,25 @@ Whatever is outside of its limits is refused in one sentence, which the coordina
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
-from torch import Tensor
 
-from idiolect.codecs.config import CodecConfig, with_own_codec
-from idiolect.core import tree
-from idiolect.core.cohort import Cohort, Population
-from idiolect.core.exchange import ClientState, Exchange, Site
-from idiolect.core.method import Method
-from idiolect.core.objective import Objective
-from idiolect.core.observed import observed
-from idiolect.data.federation import Federation, Rows
-from idiolect.engines.base import Setting
-from idiolect.engines.sequential import Assignment, Sequential
 from idiolect.errors import UserError
-from idiolect.evaluation.metrics import PARTS, measures_of, row_metrics, rows_of
-from idiolect.models import CATALOGUE as MODELS
-from idiolect.models import build_model, outline_model
-from idiolect.runs.config import build_method
-from idiolect.runs.signatures import build
+from idiolect.silo.engagement import Engagement, echo
 from idiolect.silo.limits import Limits
-from idiolect.silo.schema import Schema, Search
-from idiolect.silo.summary import summarise
-from idiolect.silo.vault import FIRST, Position, RunVault
-from idiolect.silo.wire import Packet, pack, rebuild_object, unpack
+from idiolect.silo.schema import Search
+from idiolect.silo.table_summary import summarise
+from idiolect.silo.vault import RunVault
+from idiolect.silo.wire import Packet, pack, unpack
 
 log = logging.getLogger(__name__)
 
 
-class OneClient:
-    """A store with room for one client."""
-
-    def __init__(self) -> None:
-        self.state: ClientState = None
-
-    def known(self, ids: Tensor) -> Tensor:
-        """The one client has a state as soon as it was given one."""
-        return torch.full_like(ids, self.state is not None, dtype=torch.bool)
-
-    def get(self, ids: Tensor) -> ClientState:
-        """The state, stacked."""
-        return tree.map_tree(lambda leaf: leaf[None], self.state)
-
-    def put(self, ids: Tensor, states: ClientState) -> None:
-        """Keep the state."""
-        self.state = tree.row(states, 0)
-
-    def save(self, folder: Path) -> None:
-        """States are kept in the vault."""
-        raise NotImplementedError
-
-    def load(self, folder: Path, template: ClientState) -> None:
-        """States are kept in the vault."""
-        raise NotImplementedError
-
-
-class Run:
-    """One run at one silo: what was agreed, ready to work."""
-
-    def __init__(
-        self, agreement: dict[str, Any], table: pd.DataFrame, vault: RunVault, limits: Limits
-    ) -> None:
-        config = agreement["config"]
-        limits.admit(config)
-        self.vault = vault
-        self.number = int(agreement["number"])
-        limits.admit_run(agreement["clients"], self.number)
-        schema = Schema.from_plain(agreement["schema"])
-        federation = schema.read(table, agreement["name"], self.number, agreement["clients"])
-        self.method, setting = build_setting(config, federation, limits)
-        self.engine = Sequential(setting)
-        self.setting = setting
-        self.ids = torch.tensor([self.number])
-        self.measures = measures_of(schema.task, config["metrics"])
-
-    def work(self, packet: Packet, limits: Limits) -> bytes:
-        """The upload of one exchange."""
-        header, trees = packet
-        position = Position(int(header["round"]), int(header["exchange"]))
-        exchange = rebuild_object(header["task"], limits.modules)
-        if not isinstance(exchange, Exchange):
-            raise UserError("a message asks for work that is not an exchange")
-        limits.admit_steps(int(header["local_steps"]))
-        sizes = self.setting.federation.train.sizes
-        cohort = Cohort(
-            self.ids,
-            work=torch.tensor([header["work"]], dtype=torch.float64),
-            replied=torch.tensor([True]),
-            inclusion=torch.tensor([header["inclusion"]], dtype=torch.float64),
-            population=Population(sizes, torch.ones_like(sizes, dtype=torch.bool)),
-            local_steps=torch.tensor([header["local_steps"]]),
-        )
-        if "first" in trees and self.vault.before(position) is None:
-            self.vault.keep(FIRST, trees["first"])
-        state = self.vault.before(position)
-        if state is None:
-            raise UserError("this silo has no state in this run, and none was sent")
-        self.setting.round_steps = int(header["clock_steps"])
-        transport = self.setting.transport(exchange)
-        down = transport.receive_down(trees["down"], state)
-        state, upload = self.engine.work(Assignment(exchange, down, state, cohort, position.round))
-        sent = transport.send_up(upload)  # before the state is kept: it may be refused
-        self.vault.keep(position, state)
-        return pack({**_echo(header), "steps": int(cohort.steps)}, {"upload": sent})
-
-    def evaluate(self, packet: Packet, limits: Limits, shares_metrics: bool) -> bytes:
-        """The metrics of all models on validation and test rows; the models are kept here."""
-        header, trees = packet
-        brief, round_number = trees["brief"], int(header["round"])
-        state = self.vault.latest()
-        self._hold(trees["first"] if state is None else state)
-        if self.method.adapts:
-            self._hold(self._look(lambda client, site: self.method.adapt(client, brief, site), round_number))
-
-        def metrics(client: ClientState, site: Site) -> Any:
-            rows, objective = site.all_rows, site.objective
-            return {
-                kind: row_metrics(
-                    objective.task, objective.predict(predictor, rows.inputs), rows, self.measures.metrics
-                )
-                for kind, predictor in self.method.predictors(client, brief).items()
-            }
-
-        models = self._look(lambda client, site: self.method.predictors(client, brief), round_number)
-        self.vault.keep_models(models, round_number)
-        if not shares_metrics:
-            return pack(_echo(header))
-        parts = {part: rows_of(self.setting.federation, part) for part in PARTS}
-        shared = {
-            part: self._look(metrics, round_number, rows) for part, rows in parts.items() if len(rows.index)
-        }
-        return pack(_echo(header), {"metrics": shared})
-
-    def _hold(self, state: ClientState) -> None:
-        """Make a state the client's, to look at it."""
-        self.setting.store.put(self.ids, tree.stack([state]))
-
-    def _look(
-        self, look: Callable[[ClientState, Site], Any], round_number: int, rows: Rows | None = None
-    ) -> Any:
-        """Look at the one client, by default with its training rows."""
-        part = self.setting.federation.train if rows is None else rows
-        return look(
-            tree.row(self.setting.store.get(self.ids), 0),
-            self.engine.site_of_rows(self.ids[0], part, round_number),
-        )
-
-
 class Silo:
-    """Answers requests; runs are opened when they are first asked for."""
+    """Answers requests; a run is taken up when it is first asked for."""
 
     def __init__(
         self,
@@ -185,7 +50,7 @@ class Silo:
         self.limits = limits
         self.shares_metrics = shares_metrics
         self.shares_summaries = shares_summaries
-        self._runs: dict[str, Run] = {}
+        self._engagements: dict[str, Engagement] = {}
 
     def answer(self, message: bytes) -> bytes:
         """The reply to a request; a refusal is a reply too."""
@@ -210,9 +75,9 @@ class Silo:
             case "hello":
                 return self._hello(header)
             case "work":
-                return self._run(header["run"]).work(packet, self.limits)
+                return self._engagement(header["run"]).work(packet)
             case "evaluate":
-                return self._run(header["run"]).evaluate(packet, self.limits, self.shares_metrics)
+                return self._engagement(header["run"]).evaluate(packet, self.shares_metrics)
             case other:
                 raise UserError(
                     f"a message asks for {other!r}; name, summary, hello, work and evaluate are known"
@@ -228,7 +93,7 @@ class Silo:
             )
         summary = summarise(self.table, self.name, Search.from_plain(header))
         log.info("told a summary of %d columns for run %s", len(summary.columns), header["run"])
-        return pack({**_echo(header), "summary": summary.plain()})
+        return pack({**echo(header), "summary": summary.plain()})
 
     def _hello(self, header: dict[str, Any]) -> bytes:
         """Agree on a run, or say why not."""
@@ -236,67 +101,31 @@ class Silo:
         agreement = {key: header[key] for key in ("name", "number", "clients", "config", "schema")}
         vault = self._vault(header["run"])
         # What is wrong with it is said before anything is kept.
-        run = Run(agreement, self.table, vault, self.limits)
+        engagement = Engagement(agreement, self.table, vault, self.limits)
         vault.agree(agreement)
-        self._runs[header["run"]] = run
-        federation = run.setting.federation
-        rows = {
-            part: int(rows.sizes[run.number])
-            for part, rows in (
-                ("train", federation.train),
-                ("validation", federation.validation),
-                ("test", federation.test),
-            )
-        }
+        self._engagements[header["run"]] = engagement
+        rows = engagement.rows
         log.info(
             "joined run %s: %s",
             header["run"],
             ", ".join(f"{count} {part} rows" for part, count in rows.items()),
         )
-        return pack({**_echo(header), "rows": rows, "known": vault.latest() is not None})
+        return pack({**echo(header), "rows": rows, "known": vault.latest() is not None})
 
     def _require_own_name(self, header: dict[str, Any]) -> None:
         if header["name"] != self.name:
             raise UserError(f"this silo is {self.name!r}, but its key is registered for {header['name']!r}")
 
-    def _run(self, identity: str) -> Run:
-        if identity not in self._runs:
-            vault = self._vault(identity)
+    def _engagement(self, run: str) -> Engagement:
+        if run not in self._engagements:
+            vault = self._vault(run)
             agreement = vault.agreement
             if agreement is None:
-                raise UserError(f"the run {identity!r} was never agreed with this silo")
-            self._runs[identity] = Run(agreement, self.table, vault, self.limits)
-        return self._runs[identity]
+                raise UserError(f"the run {run!r} was never agreed with this silo")
+            self._engagements[run] = Engagement(agreement, self.table, vault, self.limits)
+        return self._engagements[run]
 
-    def _vault(self, identity: str) -> RunVault:
-        if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", identity):
-            raise UserError(f"{identity!r} is not the name of a run")
-        return RunVault(self.folder / identity, self.limits.modules)
-
-
-def build_setting(config: dict[str, Any], federation: Federation, limits: Limits) -> tuple[Method, Setting]:
-    """The method and all that its client half needs, for one silo."""
-    dtype = torch.float64 if config["dtype"] == "float64" else torch.float32
-    federation = federation.to(dtype)
-    options = dict(config["model"])
-    name = options.pop("name")
-    if not MODELS.is_own(name):  # an own model is the silo's own code, which it allowed by name
-        limits.admit_model(outline_model(name, federation, **options), dtype)
-    module = build_model(name, federation, seed=config["seed"], **options).to(dtype)
-    wrapped = build(CodecConfig, config["codec"], "codec").wrap(build_method(config["method"]))
-    method = observed(with_own_codec(wrapped))
-    setting = Setting(
-        method,
-        Objective(module, federation.task, config["weight_decay"]),
-        federation,
-        OneClient(),
-        seed=config["seed"],
-        batch_size=None if config["batch_size"] == "all" else config["batch_size"],
-        founding=None,
-    )
-    return method, setting
-
-
-def _echo(header: dict[str, Any]) -> dict[str, Any]:
-    """What tells which request a reply belongs to."""
-    return {key: header[key] for key in ("ask", "run", "round", "exchange", "request") if key in header}
+    def _vault(self, run: str) -> RunVault:
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", run):
+            raise UserError(f"{run!r} is not the name of a run")
+        return RunVault(self.folder / run, self.limits.modules)

@@ -88,7 +88,8 @@ class Status:
 
     run: str
     method: str
-    metric: str  # the one that the task is judged by
+    metric: str  # the one that models are shown by
+    judged_by: str  # the kind of model that the method is judged by
     rounds: int
     state: Literal["running", "finished", "stopped"]
     reason: str  # why it was stopped
@@ -130,7 +131,7 @@ class Status:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of models that any silo tells metrics of; the method is judged by the last."""
+        """The kinds of models that any silo tells metrics of."""
         values = (kinds for silo in self.silos for kinds in silo.metrics.values())
         return tuple(dict.fromkeys(kind for kinds in values for kind in kinds))
 

@@ -27,9 +27,9 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.superlink.grid.grpc_grid import GrpcGrid
 
 from idiolect.errors import UserError
-from idiolect.silo.asking import Unreachable
-from idiolect.silo.flower import from_message, tasks, to_record
+from idiolect.silo.flower import from_message, open_queue, to_record
 from idiolect.silo.processes import LOOPBACK, Child, free_port, secret_file
+from idiolect.silo.requests import Unreachable
 from idiolect.silo.wire import pack, unpack
 
 START_SECONDS = 60.0
@@ -189,7 +189,7 @@ class _Control:
 @contextmanager
 def _grid(address: str, secret: bytes, child: Child) -> Iterator[GrpcGrid]:
     """Flower's grid for the run, held by this process."""
-    with tasks("server", address, secret) as queue:
+    with open_queue("server", address, secret) as queue:
         end = time.monotonic() + START_SECONDS
         while (token := queue.claim()) is None:
             if child.ended or time.monotonic() > end:

@@ -1,4 +1,4 @@
-"""A silo on Flower: a SuperNode as a child, and this process, which answers its tasks one by one."""
+"""A silo on Flower: a SuperNode as a child, and this process, which answers its messages one by one."""
 
 import logging
 import time
@@ -13,7 +13,7 @@ from flwr.supercore.interceptors import AppIoTokenClientInterceptor, RuntimeVers
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from idiolect.errors import UserError
-from idiolect.silo.flower import from_message, tasks, to_record
+from idiolect.silo.flower import from_message, open_queue, to_record
 from idiolect.silo.processes import LOOPBACK, Child, free_port, secret_file
 from idiolect.silo.service import Silo
 
@@ -32,7 +32,7 @@ def run_silo(silo: Silo, server: str, keys: Path | None, folder: Path) -> None:
         secret = secret_file(folder)
         with Child("flower-supernode", _arguments(server, keys, address, secret), folder) as child:
             log.debug("%s: connecting to %s", silo.name, server)
-            _answer_tasks(silo, address, secret.read_bytes(), child)
+            _answer_messages(silo, address, secret.read_bytes(), child)
         if (reason := child.last_words()) != told:  # once, however often it is tried
             log.warning("%s: no connection to %s (%s); trying again", silo.name, server, reason)
             told = reason
@@ -58,18 +58,18 @@ def _arguments(server: str, keys: Path | None, address: str, secret: Path) -> li
     ]
 
 
-def _answer_tasks(silo: Silo, address: str, secret: bytes, child: Child) -> None:
-    with tasks("client", address, secret) as queue:
+def _answer_messages(silo: Silo, address: str, secret: bytes, child: Child) -> None:
+    with open_queue("client", address, secret) as queue:
         while not child.ended:
             token = queue.claim()
             if token is None:
                 time.sleep(POLL_SECONDS)
             else:
-                _answer_task(silo, address, token)
+                _answer_message(silo, address, token)
 
 
-def _answer_task(silo: Silo, address: str, token: str) -> None:
-    """One task: pull the message, answer it, push the reply. The bundle that comes along is not opened."""
+def _answer_message(silo: Silo, address: str, token: str) -> None:
+    """Pull one message, answer it, push the reply. The bundle that comes along is not opened."""
     channel = create_channel(
         server_address=address,
         insecure=True,

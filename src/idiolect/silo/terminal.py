@@ -72,11 +72,11 @@ def _headline(status: Status, now: float) -> Iterator[Any]:
 
 def _silos(status: Status, now: float) -> Table:
     """Who is there and how far; 80 columns are enough for it, and the page has more."""
-    judged = [(part, status.kinds[-1]) for part in status.parts[:1]]
+    parts = status.parts[:1]
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("silo", "connection", "silent for", "last answer"):
         table.add_column(name, overflow="fold", vertical="bottom")
-    for name in ("down", "up", *(f"{part}\n{status.metric}" for part, _ in judged)):
+    for name in ("down", "up", *(f"{part}\n{status.metric}" for part in parts)):
         table.add_column(name, justify="right", vertical="bottom", no_wrap=True)
     shown = sorted(status.silos, key=lambda silo: not silo.trouble)[:MOST_SILOS]
     for silo in sorted(shown, key=status.silos.index):
@@ -87,7 +87,7 @@ def _silos(status: Status, now: float) -> Table:
             silo.answer,
             amount(8 * silo.down_bytes),
             amount(8 * silo.up_bytes),
-            *(status.show_metric(silo, part, kind) for part, kind in judged),
+            *(status.show_metric(silo, part, status.judged_by) for part in parts),
         )
     if (more := len(status.silos) - len(shown)) > 0:
         table.add_row(f"and {more} more", style="dim")

@@ -22,10 +22,10 @@ FORMAT = "idiolect-silo-1"
 
 
 class Position(NamedTuple):
-    """An exchange of a run."""
+    """An exchange of a run: which of the exchanges of which round."""
 
     round: int
-    exchange: int
+    place: int
 
 
 FIRST = Position(-1, 0)  # of the state before the first exchange
@@ -103,11 +103,11 @@ class RunVault:
 
     def _positions(self) -> list[Position]:
         found = (path.stem.split("-", 2)[1:] for path in self.folder.glob("state-*.safetensors"))
-        return sorted(Position(_number(round_number), int(exchange)) for round_number, exchange in found)
+        return sorted(Position(_number(round_number), int(place)) for round_number, place in found)
 
     def _file(self, position: Position) -> Path:
         round_number = "first" if position == FIRST else f"{position.round:06d}"
-        return self.folder / f"state-{round_number}-{position.exchange}.safetensors"
+        return self.folder / f"state-{round_number}-{position.place}.safetensors"
 
 
 def _number(text: str) -> int:

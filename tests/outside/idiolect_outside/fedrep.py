@@ -1,14 +1,16 @@
 """FedRep (Collins et al. 2021): a body θ that all clients share, and a head φ_i of each client's own.
 
-    client i:  θ_i <- θ
-               head_steps times:  φ_i <- φ_i - η ∇_φ f_i(θ_i, φ_i; ξ)        the body stands still
-               body_steps times:  θ_i <- θ_i - η ∇_θ f_i(θ_i, φ_i; ξ)        the head stands still
+    client i:  w_i <- (θ, φ_i)
+               τ_h times:  φ_i <- φ_i - η ∇_φ f_i(w_i; ξ)        the body stands still
+               τ_b times:  θ_i <- θ_i - η ∇_θ f_i(w_i; ξ)        the head stands still
     server:    θ <- Σ a_i θ_i
 
 φ_i starts as the head φ⁰ of the server's first model and never leaves the client. The personal model is
 (θ, φ_i), the newest body with the own head; the localized one is (θ_i, φ_i), as the client left its round.
+A newcomer trains a head alone, on θ as it is.
 """
 
+from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -16,14 +18,19 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from idiolect import core
-from idiolect.core import Batch, Params, Site, hyper, tree
+from idiolect.core import Batch, Params, Parts, Site, hyper, tree
 
 
 class Model(NamedTuple):
-    """At a client (θ_i, φ_i), at the server (θ, φ⁰); what crosses is a model without a head."""
+    """At a client w_i = (θ_i, φ_i), at the server (θ, φ⁰)."""
+
+    w: Params
+
+
+class Body(NamedTuple):
+    """What crosses: θ to the clients, to train and to predict with, and θ_i from each."""
 
     body: Params
-    head: Params | tuple[()] = ()
 
 
 @dataclass(frozen=True, kw_only=True, config=core.STRICT)
@@ -38,69 +45,66 @@ class FedRep(core.Method, core.Exchange):
     relative_to: ClassVar[dict[str, str]] = {"body": "body"}
 
     learning_rate: core.Schedule = hyper(0.1, "step size", symbol="η", alias="lr", paper="0.01")
-    head_steps: int = hyper(10, "steps on the head", symbol="τ_h", paper="10 passes", ge=0)
-    body_steps: int = hyper(10, "steps on the body", symbol="τ_b", paper="1 or 5 passes", ge=0)
+    local_steps: int = hyper(20, "local steps in a round", symbol="τ_h + τ_b", ge=1)
+    body_steps: int | None = hyper(
+        None, "the last of them, which train the body; None: half", symbol="τ_b", paper="1 of 11 passes", ge=0
+    )
     head: tuple[str, ...] = hyper((), "names of the head's parameters, as output.*; none: the last layer")
     weighting: core.Weighting = hyper("uniform", "weights of the replies", symbol="a_i")
 
+    def __post_init__(self) -> None:
+        if self.head_steps < 0:
+            raise ValueError(f"body_steps={self.body_steps} must be at most local_steps={self.local_steps}")
+
     @property
-    def local_steps(self) -> int:
-        """Those of both parts."""
-        return self.head_steps + self.body_steps
+    def head_steps(self) -> int:
+        """τ_h: the first steps, which train the head."""
+        return self.local_steps - (self.local_steps // 2 if self.body_steps is None else self.body_steps)
+
+    def parts(self, w: Params) -> Parts:
+        """Which parameters are the head's, and which the body's."""
+        return Parts.of(w, {"head": self.head or core.last_layer(w)}, rest="body")
 
     def server_init(self, params: Params, population: core.Population, key: Tensor) -> Model:
         """(θ⁰, φ⁰)."""
-        parts = core.Parts.of(params, {"head": self.head or core.last_layer(params)}, rest="body")
-        return Model(**parts.split(params))
+        self.parts(params)  # a head that the model does not have is refused before the first round
+        return Model(params)
 
     def client_init(self, server: Model, client_id: Tensor) -> Model:
         """φ_i <- φ⁰."""
         return server
 
-    def down(self, server: Model, ids: Tensor) -> Model:
-        """θ, to train and to predict with."""
-        return Model(server.body)
+    def down(self, server: Model, ids: Tensor) -> Body:
+        """θ."""
+        return Body(self.parts(server.w).take(server.w, "body"))
 
-    def begin(self, client: Model, down: Model, site: Site) -> Model:
-        """θ_i <- θ."""
-        return client._replace(body=down.body)
+    def begin(self, client: Model, down: Body, site: Site) -> Model:
+        """w_i <- (θ, φ_i)."""
+        return Model(self.parts(client.w).replace(client.w, body=down.body))
 
-    def step(self, work: Model, client: Model, down: Model, batches: tuple[Batch, ...], site: Site) -> Model:
+    def step(self, work: Model, client: Model, down: Body, batches: tuple[Batch, ...], site: Site) -> Model:
         """φ_i or θ_i moves, the other keeps its bits."""
-        slopes = core.gradient(lambda at: site.objective.loss({**at.body, **at.head}, batches[0]), work)
-        moved = tree.step(work, site.rate(self.learning_rate), slopes)
-        on_head = torch.as_tensor(site.clock.step) < self.head_steps
-        return tree.where(on_head, Model(work.body, moved.head), Model(moved.body, work.head))
+        slopes = site.objective.gradient(work.w, batches[0])
+        moved = self.parts(work.w).split(tree.step(work.w, site.rate(self.learning_rate), slopes))
+        head, body = (self.parts(work.w).replace(work.w, **{part: moved[part]}) for part in ("head", "body"))
+        return Model(tree.where(torch.as_tensor(site.clock.step) < self.head_steps, head, body))
 
-    def finish(self, work: Model, client: Model, down: Model, site: Site) -> tuple[Model, Model]:
-        """Keep (θ_i, φ_i), send θ_i."""
-        return work, Model(work.body)
+    def finish(self, work: Model, client: Model, down: Body, site: Site) -> tuple[Model, Body]:
+        """Keep w_i, send θ_i."""
+        return work, self.down(work, site.client_id)
 
     def weights(self, server: Model, cohort: core.Cohort) -> Tensor:
         """a_i."""
         return core.reply_weights(cohort, self.weighting)
 
-    def absorb(self, server: Model, replies: Model, cohort: core.Cohort) -> tuple[Model, core.Info]:
+    def absorb(self, server: Model, replies: Body, cohort: core.Cohort) -> tuple[Model, core.Info]:
         """θ <- Σ a_i θ_i."""
-        return server._replace(body=replies.body), {}
+        return Model(self.parts(server.w).replace(server.w, body=replies.body)), {}
 
-    def predictors(self, client: Model, brief: Model) -> dict[core.PredictorKind, core.Predictor]:
+    def predictors(self, client: Model, brief: Body) -> dict[core.PredictorKind, core.Predictor]:
         """(θ_i, φ_i) and (θ, φ_i)."""
-        return {"localized": {**client.body, **client.head}, "personal": {**brief.body, **client.head}}
+        return {"localized": client.w, "personal": self.parts(client.w).replace(client.w, body=brief.body)}
 
-    def newcomer(self, server: Model) -> tuple["Newcomer", Model]:
+    def newcomer(self, server: Model) -> tuple["FedRep", Model]:
         """φ from φ⁰, on θ as it is."""
-        return Newcomer(self, self.head_steps), server
-
-
-@dataclass(frozen=True, config=core.STRICT)
-class Newcomer(core.TrainedNewcomer):
-    """A head for a body that stands still."""
-
-    method: FedRep
-    local_steps: int
-
-    def step(self, work: Model, client: Model, down: Model, batches: tuple[Batch, ...], site: Site) -> Model:
-        """φ <- φ - η ∇_φ f(θ, φ; ξ)."""
-        slopes = core.gradient(lambda head: site.objective.loss({**work.body, **head}, batches[0]), work.head)
-        return work._replace(head=tree.step(work.head, site.rate(self.method.learning_rate), slopes))
+        return replace(self, body_steps=0), server

@@ -1,16 +1,25 @@
-"""The Brier score: how far the predicted probabilities are from what happened."""
+"""The Brier score: whether predicted probabilities are to be believed."""
 
+import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
-from idiolect.core import Batch, Task
+from idiolect.core.objective import Batch
+from idiolect.core.task import Task
 from idiolect.evaluation.metrics import mean_over_rows, metric
 
 
-@metric(higher_is_better=False, applies_to=lambda task: task.is_classification)
+def _has_classes(task: Task) -> bool:
+    return task.is_classification
+
+
+@metric(higher_is_better=False, applies_to=_has_classes)
 def brier(task: Task, predictions: Tensor, batch: Batch) -> Tensor:
-    """The mean over rows of the squared distance, over all classes."""
+    """Σ_c (p_c - [c is the class])², the mean over rows: 0 at best, 2 at worst."""
+    outputs = predictions.to(torch.float64)
     if task.kind == "binary":
-        return mean_over_rows(2 * (predictions[..., 0].sigmoid() - batch.targets).square(), batch)
-    truth = one_hot(batch.targets, task.outputs)
-    return mean_over_rows((predictions.softmax(-1) - truth).square().sum(-1), batch)
+        positive = outputs[..., 0].sigmoid()
+        probabilities = torch.stack([1 - positive, positive], dim=-1)
+    else:
+        probabilities = outputs.softmax(-1)
+    truth = (batch.targets[..., None] == torch.arange(probabilities.shape[-1])).to(torch.float64)
+    return mean_over_rows((probabilities - truth).square().sum(-1), batch)

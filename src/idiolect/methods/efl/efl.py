@@ -36,9 +36,10 @@ class Server(NamedTuple):
 
 
 class Client(NamedTuple):
-    """x: the model after the last local steps."""
+    """x: the model after the last local steps; U and V as last told, where that is not in every round."""
 
     localized: Params
+    terms: Terms | tuple[()]
 
 
 class Down(NamedTuple):
@@ -82,12 +83,18 @@ class EFL(Settings, core.Method):
 
     def client_init(self, server: Server, client_id: Tensor) -> Client:
         """x = ω."""
-        return Client(server.w)
+        return Client(server.w, Terms.zero(server.w) if self.keeps_terms else ())
 
     def exchanges(self, server: Server) -> tuple["Round"]:
-        """One exchange; Fisher terms are reported in every `fisher_every`-th round."""
-        reports = self.elasticity > 0 and int(server.round) % self.fisher_every == 0
-        return (Round(method=self, local_steps=self.local_steps, reports=reports),)
+        """One exchange; in every `fisher_every`-th round terms are reported, in the next U and V are told."""
+        since_report = int(server.round) % self.fisher_every
+        reports, tells = self.elasticity > 0 and since_report == 0, since_report == 1 % self.fisher_every
+        return (Round(method=self, local_steps=self.local_steps, reports=reports, tells=tells),)
+
+    @property
+    def keeps_terms(self) -> bool:
+        """Whether clients remember U and V."""
+        return self.elasticity > 0 and self.fisher_every > 1
 
     def end_round(self, server: Server) -> Server:
         """τ + 1."""
@@ -110,13 +117,13 @@ class EFL(Settings, core.Method):
         w = server.w if without is None else tree.repeat(server.w, len(without))
         return Down(w, server.elastic.sent(without, mean=self.fisher_norm == "mean"))
 
-    def local_step(self, x: Params, down: Down, batch: core.Batch, site: Site) -> Params:
+    def local_step(self, x: Params, terms: Terms | tuple[()], batch: core.Batch, site: Site) -> Params:
         """C2, as (1 - ηλU) ⊙ x + ηλV - η∇f_k(x; ξ): fewer passes over the parameters."""
         rate = site.rate(self.learning_rate)
         gradient = site.objective.gradient(x, batch)
-        if isinstance(down.fisher, Terms):
+        if isinstance(terms, Terms):
             pull = rate * self.elasticity
-            x = tree.map_tree(lambda x, u, v: (1 - pull * u) * x + pull * v, x, *down.fisher)
+            x = tree.map_tree(lambda x, u, v: (1 - pull * u) * x + pull * v, x, *terms)
         return tree.step(x, rate, gradient)
 
 
@@ -130,6 +137,7 @@ class Round(core.Exchange):
     method: EFL
     local_steps: core.LocalWork
     reports: bool
+    tells: bool
 
     @property
     def personal_down(self) -> bool:  # type: ignore[override]
@@ -143,7 +151,8 @@ class Round(core.Exchange):
 
     def down(self, server: Server, ids: Tensor) -> Down:
         """S1: ω, U and V."""
-        return self.method.downlink(server, ids if self.personal_down else None)
+        down = self.method.downlink(server, ids if self.personal_down else None)
+        return down if self.tells else down._replace(fisher=())
 
     def begin(self, client: Client, down: Down, site: Site) -> Params:
         """C1: x <- ω."""
@@ -151,7 +160,7 @@ class Round(core.Exchange):
 
     def step(self, work: Params, client: Client, down: Down, batches: Batches, site: Site) -> Params:
         """C2."""
-        return self.method.local_step(work, down, batches[0], site)
+        return self.method.local_step(work, down.fisher or client.terms, batches[0], site)
 
     def finish(self, work: Params, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
         """C4, C5: the next round starts from ω, not from x."""
@@ -160,7 +169,8 @@ class Round(core.Exchange):
             completed = site.steps.to(tree.scalar_of(work).dtype)
             change = tree.scale(change, site.clock.local_steps / completed)
         terms = Terms.of(self.method.fisher, work, site, self.method.fisher_rows) if self.reports else ()
-        return Client(work), Up(change, terms, site.steps.to(torch.int32))
+        kept = (down.fisher or client.terms) if self.method.keeps_terms else ()
+        return Client(work, kept), Up(change, terms, site.steps.to(torch.int32))
 
     def absorb(self, server: Server, replies: Up, cohort: core.Cohort) -> tuple[Server, core.Info]:
         """S3 and S5."""
@@ -187,4 +197,4 @@ class EFLNewcomer(core.TrainedNewcomer):
 
     def step(self, work: Client, client: Client, down: Down, batches: Batches, site: Site) -> Client:
         """C2."""
-        return Client(self.method.local_step(work.localized, down, batches[0], site))
+        return Client(self.method.local_step(work.localized, down.fisher, batches[0], site), client.terms)

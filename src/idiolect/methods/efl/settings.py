@@ -31,7 +31,7 @@ class Settings:
     )  # fmt: skip
     fisher: FisherKind = hyper("empirical", "whose targets the Fisher information is taken over", symbol="I")
     fisher_rows: int | None = hyper(None, "rows that it is estimated on; None: all training rows", ge=1)
-    fisher_every: int = hyper(1, "rounds from one report of Fisher terms to the next", ge=1)
+    fisher_every: int = hyper(1, "rounds between reports of Fisher terms; U and V follow a report", ge=1)
     fisher_norm: Literal["sum", "mean"] = hyper(
         "sum", "U and V as sums over clients, or means: then λ does not depend on how many there are"
     )

@@ -41,6 +41,11 @@ class Terms(NamedTuple):
     v: Params
 
     @classmethod
+    def zero(cls, model: Params) -> "Terms":
+        """Those that pull nowhere."""
+        return cls(tree.zeros_like(model), tree.zeros_like(model))
+
+    @classmethod
     def of(cls, kind: FisherKind, model: Params, site: Site, rows: int | None) -> "Terms":
         """u: the diagonal Fisher information of a client's rows at its model, and v."""
         u = diagonal_fisher(kind, model, site, rows)
@@ -57,7 +62,7 @@ class Elastic(NamedTuple):
     @classmethod
     def begin(cls, params: Params, clients: int, *, keeps_table: bool) -> "Elastic":
         """U = V = 0: nobody has contributed."""
-        zero = Terms(tree.zeros_like(params), tree.zeros_like(params))
+        zero = Terms.zero(params)
         table = tree.map_tree(lambda leaf: leaf.new_zeros(clients, *leaf.shape), zero)
         return cls(zero, torch.zeros(clients, dtype=torch.bool), table if keeps_table else ())
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from idiolect.data.preprocessing import ColumnKind, ColumnSummary, Preprocessing
 from idiolect.data.targets import MOST_WHOLE_CLASSES
 from idiolect.errors import UserError
-from idiolect.silo.asking import Link, Request, ask_all
+from idiolect.silo.requests import Link, Request, ask_all
 from idiolect.silo.schema import Schema, Search
-from idiolect.silo.serving import ServeFolder
-from idiolect.silo.summary import TableSummary
+from idiolect.silo.served_run import ServedRun
+from idiolect.silo.table_summary import TableSummary
 
 log = logging.getLogger(__name__)
 
@@ -17,18 +17,18 @@ Summaries = Mapping[str, TableSummary]  # by silo
 _HOLDS: dict[ColumnKind, str] = {"number": "numbers", "category": "texts"}
 
 
-def agree_on_schema(folder: ServeFolder, link: Link) -> None:
+def agree_on_schema(run: ServedRun, link: Link) -> None:
     """Find the schema where the configuration leaves it open, once in a run, and keep it."""
-    search, silos = folder.settings.schema, folder.settings.silos
+    search, silos = run.settings.schema, run.settings.silos
     if isinstance(search, Schema):
         return
     requests = {
-        name: Request({"ask": "summary", "run": folder.run_name, "name": name, **search.plain()}, {})
+        name: Request({"ask": "summary", "run": run.name, "name": name, **search.plain()}, {})
         for name in silos
     }
-    replies = ask_all(link, requests, folder.settings.patience, len(requests))
+    replies = ask_all(link, requests, run.settings.patience, len(requests))
     schema = find_schema(search, {name: _read(name, replies[name].header) for name in silos})
-    folder.agree(schema)
+    run.agree(schema)
     rows = schema.preprocessing
     log.info(
         "found the schema together: %d columns, %d inputs, %s; it is in schema.json",

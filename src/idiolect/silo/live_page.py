@@ -11,7 +11,7 @@ from threading import Event, Thread
 from idiolect.quantities import amount, duration
 from idiolect.reports.html import render
 from idiolect.runs.settings import write_settings
-from idiolect.silo.serving import ServeFolder
+from idiolect.silo.served_run import ServedRun
 from idiolect.silo.status import PHASE_NAMES, PHASES, Status
 from idiolect.store.files import write_bytes
 
@@ -66,14 +66,14 @@ class PageView:
                 log.warning("the page %s could not be written (%s); the run goes on", self.path, error)
 
 
-def page_view(folder: ServeFolder) -> PageView | None:
+def page_view(run: ServedRun) -> PageView | None:
     """A view that writes the page of a run; None, with one line in the log, where it cannot be."""
     if find_spec("jinja2") is None:
         log.info("no report page: it needs pip install 'idiolect[report]'")
         return None
-    path = folder.path / "report.html"
+    path = run.path / "report.html"
     log.info("page: %s", path)
-    settings = folder.settings
+    settings = run.settings
     return PageView(path, write_settings({"silos": list(settings.silos), **settings.shared_config()}))
 
 

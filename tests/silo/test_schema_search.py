@@ -14,15 +14,16 @@ import pytest
 from idiolect.data.preprocessing import Moments, Preprocessing
 from idiolect.data.tables import from_frame
 from idiolect.errors import UserError
-from idiolect.silo.asking import Unreachable
 from idiolect.silo.coordinator import coordinate
-from idiolect.silo.finding import find_schema
+from idiolect.silo.requests import Unreachable
 from idiolect.silo.schema import Schema, Search, read_schema
+from idiolect.silo.schema_search import find_schema
+from idiolect.silo.serve_settings import ServeSettings, serve_settings
+from idiolect.silo.served_run import ServedRun
 from idiolect.silo.service import Silo
-from idiolect.silo.serving import ServeFolder, ServeSettings, serve_settings
-from idiolect.silo.summary import TableSummary, summarise
+from idiolect.silo.table_summary import TableSummary, summarise
 from idiolect.silo.wire import pack, unpack
-from silo.problem import SILOS, Direct, assert_same, config, own_rows, silos_in, simulate
+from silo.problem import SILOS, Direct, assert_same, config, last_saved, own_rows, silos_in, simulate
 
 APFL = {"name": "apfl", "local_steps": 2}
 FAST = {"answer_seconds": 1, "patience_seconds": 1}
@@ -161,13 +162,13 @@ def test_joined_moments_are_those_of_all_numbers() -> None:
 
 
 def test_a_deployment_with_a_found_schema_equals_a_simulation_and_resumes_with_it(tmp_path: Path) -> None:
-    folder = ServeFolder.create(tmp_path / "run", settings(tmp_path))
-    assert isinstance(folder.settings.schema, Search)
+    served = ServedRun.create(tmp_path / "run", settings(tmp_path))
+    assert isinstance(served.settings.schema, Search)
     link = Counting(silos_in(tmp_path / "silos"))
-    coordinate(folder, link)
+    coordinate(served, link)
     simulation = simulate(config(APFL)).play(3)
     assert simulation.federation.preprocessing is not None
-    found = folder.settings.agreed_schema.preprocessing
+    found = served.settings.agreed_schema.preprocessing
     unused = {"ward": "a"}  # how often there is which category was not asked for, as nothing is filled in
     expected = dataclasses.replace(
         simulation.federation.preprocessing,
@@ -177,19 +178,17 @@ def test_a_deployment_with_a_found_schema_equals_a_simulation_and_resumes_with_i
         ),
     )
     assert_equal(found, expected)
-    saved = folder.checkpoint()
-    assert saved is not None
-    assert_same(saved[1], simulation.server)
+    saved = last_saved(served)
+    assert_same(saved.server, simulation.server)
     assert link.asked.count("summary") == 3
 
     again = Counting(link.silos)
-    (tmp_path / "run" / "finished").unlink()
-    resumed = ServeFolder(tmp_path / "run")
+    resumed = ServedRun(tmp_path / "run")
     coordinate(resumed, again)
     assert "summary" not in again.asked
-    assert resumed.settings.agreed_schema == folder.settings.agreed_schema
+    assert resumed.settings.agreed_schema == served.settings.agreed_schema
     later = read_schema("run/schema.json", tmp_path, 5)
-    assert later == folder.settings.agreed_schema
+    assert later == served.settings.agreed_schema
 
 
 def test_a_summary_tells_sums_and_names_only() -> None:
@@ -231,15 +230,15 @@ def test_differences_are_told_by_column_and_silo_before_any_training(kind: str, 
     change, sentences = DIFFERENCES[kind]
     frames = tables(change)
     silos = {name: Silo(name, frames[name], tmp_path / "silos" / name) for name in SILOS}
-    folder = ServeFolder.create(tmp_path / "run", settings(tmp_path))
+    served = ServedRun.create(tmp_path / "run", settings(tmp_path))
     with pytest.raises(UserError, match="tables differ and nothing was trained") as caught:
-        coordinate(folder, Direct(silos))
+        coordinate(served, Direct(silos))
     for sentence in sentences:
         assert sentence in str(caught.value)
     assert str(caught.value).count(" at ") == sum(sentence.count(" at ") for sentence in sentences)
     assert not (tmp_path / "silos").exists()
     assert not (tmp_path / "run" / "schema.json").exists()
-    assert isinstance(ServeFolder(tmp_path / "run").settings.schema, Search)
+    assert isinstance(ServedRun(tmp_path / "run").settings.schema, Search)
 
 
 def test_codes_agreed_as_categories_are_no_difference(tmp_path: Path) -> None:
@@ -293,12 +292,12 @@ REFUSALS: dict[str, tuple[Callable[[pd.DataFrame], pd.DataFrame], dict[str, Any]
 def test_a_silo_refuses_to_tell(kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     change, options, sentence = REFUSALS[kind]
     west = Silo("west", change(own_rows("west")), tmp_path / "w", **options)
-    folder = ServeFolder.create(tmp_path / "run", settings(tmp_path))
+    served = ServedRun.create(tmp_path / "run", settings(tmp_path))
     with (
         pytest.raises(UserError, match="2 of 3 silos"),
         caplog.at_level(logging.WARNING, logger="idiolect.silo"),
     ):
-        coordinate(folder, Direct(silos_in(tmp_path / "silos") | {"west": west}))
+        coordinate(served, Direct(silos_in(tmp_path / "silos") | {"west": west}))
     assert f"west: refused: {sentence}" in caplog.text
     assert not (tmp_path / "w").exists()
 
@@ -359,9 +358,9 @@ def test_a_malformed_summary_is_one_sentence(kind: str, tmp_path: Path) -> None:
                 lie = {**header, "summary": MALFORMED[kind]}
                 yield name, pack(lie) if name == "west" else answer
 
-    folder = ServeFolder.create(tmp_path / "run", settings(tmp_path))
+    served = ServedRun.create(tmp_path / "run", settings(tmp_path))
     with pytest.raises(UserError, match="west sent a summary") as caught:
-        coordinate(folder, Lying(silos_in(tmp_path / "silos")))
+        coordinate(served, Lying(silos_in(tmp_path / "silos")))
     assert "\n" not in str(caught.value)
 
 

@@ -156,7 +156,7 @@ def _checked(packet: Packet, request: Request) -> Packet:
     header = packet.header
     if "refused" in header:
         raise UserError(f"refused: {header['refused']}")
-    for key in ("ask", "run", "round", "exchange"):
+    for key in ("ask", "run", "round", "place"):
         if header.get(key) != request.header.get(key):
             raise UserError(f"answered for {key}={header.get(key)} instead of {request.header.get(key)}")
     if request.expected is None:

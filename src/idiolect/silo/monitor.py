@@ -1,7 +1,7 @@
 """Keeps an eye on a coordinator's run: who answers what, where time and bytes go, what the log warns of.
 
-The coordinator says what it is about to do, the link and the log are listened to, and every view is shown
-the status whenever it changes. What is needed to go on after a crash is in the run's folder.
+The coordinator says what it is about to do, the loop over rounds, the link and the log are listened to, and
+every view is shown the status whenever it changes. What is needed after a crash is in the run's folder.
 """
 
 import dataclasses
@@ -16,11 +16,14 @@ from typing import Literal, Protocol
 
 import pandas as pd
 
-from idiolect.silo.asking import Link, Unreachable
-from idiolect.silo.serving import ServeFolder
+from idiolect.runs.config import build_method
+from idiolect.silo.requests import Link, Unreachable
+from idiolect.silo.served_run import ServedRun
 from idiolect.silo.status import PHASES, Phase, RoundRecord, SiloStatus, Status, Warned
 
 MOST_WARNINGS = 50  # the log has them all
+
+log = logging.getLogger(__name__)
 
 
 class View(Protocol):
@@ -40,15 +43,16 @@ class _Meter:
     seconds: dict[Phase, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
 
 
-class Tracker:
+class Monitor:
     """Collects what happens; a context from the beginning of a run, or of its continuation, to its end."""
 
-    def __init__(self, folder: ServeFolder, views: Sequence[View] = ()) -> None:
-        self.folder = folder
+    def __init__(self, run: ServedRun, views: Sequence[View] = ()) -> None:
+        self.run = run
         self.views = views
-        silos, self._warnings, self._metric = folder.last_known()
-        self._silos = {name: silos.get(name, SiloStatus(name)) for name in folder.settings.silos}
-        self._history = folder.rounds()
+        silos, self._warnings, self._metric = run.last_known()
+        self._judged_by = build_method(run.settings.config.method).judged_by
+        self._silos = {name: silos.get(name, SiloStatus(name)) for name in run.settings.silos}
+        self._history = run.progress()
         self._state: Literal["running", "finished", "stopped"] = "running"
         self._reason = ""
         self._phase: Phase = "greeting"
@@ -59,7 +63,7 @@ class Tracker:
         self._answered: set[str] = set()
         self._meter = _Meter()
 
-    def __enter__(self) -> "Tracker":
+    def __enter__(self) -> "Monitor":
         self._listener = _Listener(self)
         logging.getLogger("idiolect").addHandler(self._listener)
         self._show()
@@ -75,16 +79,17 @@ class Tracker:
         elif error is not None:
             self._reason = "interrupted"
         self._silos = {name: dataclasses.replace(silo, asked=None) for name, silo in self._silos.items()}
-        self.folder.write_status(self.status())
+        self.run.write_status(self.status())
         self._show()
 
     def status(self) -> Status:
         """The run at this moment."""
         return Status(
-            run=self.folder.run_name,
-            method=self.folder.settings.config.method_name,
+            run=self.run.name,
+            method=self.run.settings.config.method_name,
             metric=self._metric,
-            rounds=self.folder.settings.config.rounds,
+            judged_by=self._judged_by,
+            rounds=self.run.settings.config.rounds,
             state=self._state,
             reason=self._reason,
             phase=self._phase,
@@ -120,14 +125,32 @@ class Tracker:
         for name in self._answered - set(names):
             self._change(name, answer=f"{self._what}: not usable")
 
-    def greeted(self, rows: Mapping[str, int], metric: str) -> None:
-        """All silos have joined: how many rows they train on, and the metric that they are judged by."""
-        self._enter("server")
-        self._metric = metric
+    def greeted(self, rows: Mapping[str, int]) -> None:
+        """All silos have joined: how many rows they train on. What is not a phase of its own is saving."""
+        self._enter("saving")
+        self._metric = self.run.settings.main_metric
         for name, count in rows.items():
             self._change(name, rows=count)
 
-    def evaluated(self, metrics: pd.DataFrame) -> None:
+    def continued(self, done: int) -> None:
+        """A run goes on after this round; what a crash left of a later one is dropped."""
+        self._history = [record for record in self._history if record.round <= done]
+
+    def advanced(self, done: int, down_bits: int, up_bits: int) -> None:
+        """A round is over; noted before the checkpoint, so that every saved round is in the table."""
+        self._enter(self._phase)
+        meter = self._meter
+        record = RoundRecord(done, down_bits, up_bits, meter.down_bytes, meter.up_bytes, dict(meter.seconds))
+        self._history = [*(earlier for earlier in self._history if earlier.round < done), record]
+        self.run.write_progress(self._history)
+        if done:
+            line = "round %d of %d: %.1f s, %.3g kB down, %.3g kB up"
+            rounds = self.run.settings.config.rounds
+            log.info(line, done, rounds, record.own_seconds, down_bits / 8e3, up_bits / 8e3)
+
+    # What the loop over rounds tells its watchers.
+
+    def evaluated(self, round_number: int, metrics: pd.DataFrame) -> None:
         """What silos shared in an evaluation; who answered without metrics keeps them to itself."""
         judged = metrics[metrics.metric == self._metric]
         shared: dict[str, dict[str, dict[str, float]]] = {}
@@ -137,29 +160,22 @@ class Tracker:
                 own.setdefault(part, {})[kind] = value
         for name in self._answered:
             self._change(name, shares=name in shared, metrics=shared.get(name, {}))
+        told = judged[(judged.part == "validation") & (judged.kind == self._judged_by)]
+        if len(told):
+            values = ", ".join(f"{row.client} {row.value:.4g}" for row in told.itertuples())
+            log.info("validation %s of %s models: %s", self._metric, self._judged_by, values)
+        if round_number == 0:  # no round comes before the first
+            self.advanced(0, 0, 0)
+            self.played(0)
 
-    def continued(self, done: int) -> None:
-        """A run goes on after this round; what a crash left of a later one is dropped."""
-        self._history = [record for record in self._history if record.round <= done]
-
-    def played(self, done: int, down_bits: int, up_bits: int) -> RoundRecord:
-        """A round was played; noted before the checkpoint, so that every saved round is in the table."""
-        self._enter(self._phase)
-        meter = self._meter
-        record = RoundRecord(done, down_bits, up_bits, meter.down_bytes, meter.up_bytes, dict(meter.seconds))
-        self._history = [*self._history, record]
-        with self.phase("saving"):
-            self.folder.write_rounds(self._history)
-        return record
-
-    def completed(self) -> None:
-        """A round is saved and evaluated: its time and bytes are final."""
+    def played(self, round_number: int) -> None:
+        """A round is evaluated and saved: its time and bytes are final."""
         self._enter(self._phase)
         final = dataclasses.replace(self._history[-1], **vars(self._meter))
         self._history = [*self._history[:-1], final]
         self._meter = _Meter()
-        self.folder.write_rounds(self._history)
-        self.folder.write_status(self.status())
+        self.run.write_progress(self._history)
+        self.run.write_status(self.status())
         self._show()
 
     # What the link and the log tell.
@@ -222,26 +238,26 @@ class Tracker:
 
 
 class _WatchedLink:
-    """Tells the tracker what passes."""
+    """Tells the monitor what passes."""
 
-    def __init__(self, link: Link, tracker: Tracker) -> None:
+    def __init__(self, link: Link, monitor: Monitor) -> None:
         self.link = link
-        self.tracker = tracker
+        self.monitor = monitor
 
     def ask(self, requests: Mapping[str, bytes], seconds: float) -> Iterator[tuple[str, bytes | Unreachable]]:
         """Replies as they come in."""
-        self.tracker.sent({name: len(message) for name, message in requests.items()})
+        self.monitor.sent({name: len(message) for name, message in requests.items()})
         for name, reply in self.link.ask(requests, seconds):
-            self.tracker.received(name, reply)
+            self.monitor.received(name, reply)
             yield name, reply
 
 
 class _Listener(logging.Handler):
     """Passes warnings of the log on."""
 
-    def __init__(self, tracker: Tracker) -> None:
+    def __init__(self, monitor: Monitor) -> None:
         super().__init__(logging.WARNING)
-        self.tracker = tracker
+        self.monitor = monitor
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.tracker.warned(record.getMessage())
+        self.monitor.warned(record.getMessage())

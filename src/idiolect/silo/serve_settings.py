@@ -1,0 +1,95 @@
+"""What a coordinator is told (a YAML file), and what of it silos agree to."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from idiolect.errors import UserError
+from idiolect.evaluation.metrics import all_named
+from idiolect.runs.config import AT_SILOS, RunConfig, resolve
+from idiolect.runs.settings import Settings, merge
+from idiolect.silo.requests import Patience
+from idiolect.silo.schema import Schema, Search, read_schema
+
+_OWN = ("silos", "schema", "minimum_replies", "answer_seconds", "patience_seconds", "most_megabytes")
+# What decides the numbers at a silo; everything else stays with the coordinator.
+_SHARED = ("method", "codec", "model", "rounds", "seed", "batch_size", "weight_decay", "dtype")
+# Silos keep the models of the last evaluation, so by default that is what is reported.
+_FIXED: Settings = {
+    "data": {"name": AT_SILOS},
+    "checkpoint": {"every": 1},
+    "evaluation": {"choose": "last"},
+}
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """A configuration of `idiolect run`, with silos and a schema in place of data."""
+
+    config: RunConfig
+    silos: tuple[str, ...]
+    schema: Schema | Search  # a search until the silos have found a schema together
+    minimum_replies: int | None = None  # None: all who are asked
+    patience: Patience = field(default_factory=Patience)
+
+    @property
+    def agreed_schema(self) -> Schema:
+        """The schema, when it has been given or found."""
+        assert isinstance(self.schema, Schema), "found before silos are greeted"
+        return self.schema
+
+    @property
+    def main_metric(self) -> str:
+        """The metric that models are shown by."""
+        return self.config.evaluation.measures(self.agreed_schema.task).main.name
+
+    def minimum(self, asked: int) -> int:
+        """How many usable replies an exchange needs."""
+        return asked if self.minimum_replies is None else min(asked, self.minimum_replies)
+
+    def shared_config(self) -> dict[str, Any]:
+        """The part of the configuration that silos agree to."""
+        plain = self.config.plain()
+        metrics = all_named(self.config.evaluation.metrics, self.config.evaluation.metric)
+        return {key: plain[key] for key in _SHARED} | {"evaluation": {"metrics": list(metrics)}}
+
+
+def serve_settings(settings: Mapping[str, Any], folder: Path) -> ServeSettings:
+    """Check settings and fill in every default; paths in them are relative to `folder`."""
+    own = {key: settings[key] for key in _OWN if key in settings}
+    rest = {key: value for key, value in settings.items() if key not in _OWN}
+    if "data" in rest:
+        raise UserError("data is not a setting of `idiolect serve`: each silo gives its own with --data")
+    if "checkpoint" in rest:
+        raise UserError(
+            "checkpoint is not a setting of `idiolect serve`: it saves every round, as its silos do"
+        )
+    silos = own.get("silos")
+    if (
+        not isinstance(silos, list | tuple)
+        or len({str(name) for name in silos}) < 2
+        or len(set(silos)) < len(silos)
+    ):
+        raise UserError(f"silos={silos} is not possible: give two or more different names, as [a, b]")
+    if "schema" not in own:
+        raise UserError(
+            "schema is missing: columns, target and classes, or the target only, or the path of a JSON file"
+        )
+    config = resolve(merge(_FIXED, rest))
+    minimum = own.get("minimum_replies")
+    if minimum is not None and not (isinstance(minimum, int) and 1 <= minimum <= len(silos)):
+        raise UserError(f"minimum_replies={minimum} is not possible: it must be from 1 to {len(silos)}")
+    patience = Patience(
+        answer_seconds=float(own.get("answer_seconds", Patience.answer_seconds)),
+        total_seconds=float(own.get("patience_seconds", Patience.total_seconds)),
+        megabytes=float(own.get("most_megabytes", Patience.megabytes)),
+    )
+    schema = read_schema(own["schema"], folder, config.seed)
+    return ServeSettings(config, tuple(str(name) for name in silos), schema, minimum, patience)
+
+
+def agreed_config(shared: Mapping[str, Any]) -> RunConfig:
+    """The configuration of which a silo was told the part that it agrees to; anything else is left out."""
+    told = {key: shared[key] for key in _SHARED}
+    return resolve(merge(_FIXED, {**told, "evaluation": {"metrics": shared["evaluation"]["metrics"]}}))
