@@ -44,6 +44,7 @@ lint: $(VENV)/.dev ## Linters and type checks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 bench: $(VENV)/.dev ## Speed ratios against a plain loop, measured in one run
 	$(BIN)/idiolect bench

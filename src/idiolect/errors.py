@@ -1,4 +1,4 @@
-"""The one exception for what a user can mend, and a hint at what was meant."""
+"""The one exception for what a user can mend, a hint at what was meant, and what other errors say."""
 
 import difflib
 from collections.abc import Iterable
@@ -16,3 +16,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     close = difflib.get_close_matches(name, list(known), n=2, cutoff=0.5)
     return f" (did you mean {' or '.join(close)}?)" if close else ""
+
+
+def first_sentence(error: Exception) -> str:
+    """What an error says first, without the advice that follows.
+
+    >>> first_sentence(RuntimeError("this cannot be done. Please file an issue."))
+    'this cannot be done'
+    """
+    return str(error).strip().split("\n")[0].split(". ")[0] or type(error).__name__

@@ -14,9 +14,9 @@ from idiolect.core.exchange import ClientState, Message, ServerState, Site
 from idiolect.core.method import Method, PredictorKind
 from idiolect.core.objective import Predictor
 from idiolect.data.federation import Federation, Rows
-from idiolect.engines.base import LocalEngine, Look, Setting
-from idiolect.engines.build import EngineName, HereEngine, RayEngineChoice, build_engine, set_up
-from idiolect.engines.loop import PlayedRound, play_round
+from idiolect.engines.assembly import EngineName, HereEngine, RayEngineChoice, build_engine, set_up
+from idiolect.engines.engine import LocalEngine, Look, Setting
+from idiolect.engines.round import PlayedRound, play_round
 from idiolect.evaluation.metrics import Measures, evaluate
 from idiolect.participation.sampling import Plan, Uniform
 from idiolect.store.store import Store

@@ -8,7 +8,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from idiolect.codecs import SparseTernary, encode_tree
-from idiolect.codecs.config import CodecConfig
+from idiolect.codecs.choice import CodecConfig
 from idiolect.codecs.transport import sources_of
 from idiolect.core import Population, rng, tree
 from idiolect.core.method import Method

@@ -8,7 +8,7 @@ from torch.func import vmap
 from idiolect.core import tree
 from idiolect.core.parts import Parts, last_layer
 from idiolect.core.tree import Params
-from idiolect.engines.compiler.tracing import trace
+from idiolect.engines.compiler.trace import trace
 from idiolect.errors import UserError
 from idiolect.models import Perceptron
 

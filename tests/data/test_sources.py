@@ -18,7 +18,7 @@ import torch
 
 from idiolect.data.catalogue import load
 from idiolect.data.sources import images, tabular
-from idiolect.data.sources.files import RemoteFile, obtain
+from idiolect.data.sources.downloads import RemoteFile, obtain
 from idiolect.data.sources.lzw import decompress
 from idiolect.errors import UserError
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from idiolect.codecs.config import CodecConfig
+from idiolect.codecs.choice import CodecConfig
 from idiolect.core import tree
 from idiolect.core.method import Method
-from idiolect.engines.build import RayEngineChoice
+from idiolect.engines.assembly import RayEngineChoice
 from idiolect.methods.apfl import APFL
 from idiolect.methods.catalogue import METHODS
 from idiolect.methods.efl import EFL

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from idiolect.engines.base import Setting
 from idiolect.engines.chunks import MOST_CLIENTS
 from idiolect.engines.compiler.passes import PASSES
+from idiolect.engines.engine import Setting
 from idiolect.engines.vectorised import Vectorised
 from idiolect.engines.ways import Way
 

@@ -26,7 +26,7 @@ from idiolect.core.task import Task
 from idiolect.data.federation import Federation, Rows
 from idiolect.engines.compiler import compiler
 from idiolect.engines.compiler.passes import PASSES
-from idiolect.engines.compiler.recording import Arguments, Step, record
+from idiolect.engines.compiler.recorder import Arguments, Step, record
 from idiolect.methods.apfl import APFL
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.pfedme import PFedMe

@@ -264,6 +264,35 @@ def test_padded_chunks_leave_no_trace() -> None:
     assert_equal_runs(expected, actual, 1e-9)
 
 
+class LastFirst(FedAvg):
+    """Asks whom the plan asks in an order of its own."""
+
+    def ask(self, server: Any, cohort: Cohort, key: Tensor) -> Cohort:
+        return cohort.select(torch.arange(len(cohort)).flip(0))
+
+
+class ApartLastFirst(APFL):
+    """So does this one, and its server gets every upload."""
+
+    def ask(self, server: Any, cohort: Cohort, key: Tensor) -> Cohort:
+        return cohort.select(torch.arange(len(cohort)).roll(2))
+
+    def weights(self, server: Any, cohort: Cohort) -> None:
+        return None
+
+    def absorb(self, server: Any, replies: Any, cohort: Cohort) -> Any:
+        weights = super().weights(server, cohort)
+        return super().absorb(server, tree.weighted_sum(replies, weights), cohort)
+
+
+@pytest.mark.parametrize("plan", ["full", "lost replies"])
+@pytest.mark.parametrize("method", [LastFirst(local_steps=3), ApartLastFirst(local_steps=3)])
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_a_method_may_ask_in_any_order(model: str, method: Method, plan: str) -> None:
+    expected, actual = both(method, model, PLANS[plan], torch.float64, rounds=2)
+    assert_equal_runs(expected, actual, 1e-9)
+
+
 def test_recordings_stay_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "MOST_RECORDINGS", 2)
     data, module = problem("linear")

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from idiolect.core.rng import uniform
-from idiolect.engines.compiler.recording import Arguments, Recording, record
+from idiolect.engines.compiler.recorder import Arguments, Recording, record
 
 CLIENTS, ROWS, INPUTS, OUTPUTS, STEPS = 3, 2, 5, 6, 4
 RATE = torch.tensor(0.07, dtype=torch.float64)
@@ -189,6 +189,15 @@ def steps_there_and_back(a: Arguments) -> list[Tensor]:
     return [w - RATE * (ahead - 0.5 * curved)]
 
 
+def doubled_sixty_times(a: Arguments) -> list[Tensor]:
+    """Whoever takes such a sum apart never comes to an end."""
+    (w,) = a.changing
+    g = gradient(w, *a.drawn)
+    for _ in range(60):
+        g = g + g
+    return [w - RATE * 2.0**-60 * g]
+
+
 def products_of_products(a: Arguments) -> list[Tensor]:
     """Without and with a transposition, and with a difference of models that has no other use."""
     (v, w), (x, y) = a.changing, a.drawn
@@ -290,6 +299,7 @@ CASES: dict[str, tuple[Step, list[Tensor]]] = {
         (inner_steps_that_are_looked_at, 2),
         (inner_steps_on_many_rows, 2),
         (steps_there_and_back, 1),
+        (doubled_sixty_times, 1),
         (products_of_products, 2),
         (swapped, 2),
         (remembered, 2),
@@ -319,7 +329,7 @@ OF_STACKS = {"counted", "mixture_with_a_learned_weight", "squared_along_the_anch
 
 def replayed(recording: Recording, arguments: Arguments) -> list[Tensor]:
     """One step of a recording."""
-    replay = recording.first if arguments.step == 0 else recording.later
+    replay = recording.at(arguments.step)
     return replay.step(*arguments.flat(), *replay.share(*arguments.fixed))
 
 

@@ -16,9 +16,20 @@ from idiolect import models
 from idiolect.core.method import Method
 from idiolect.core.rng import uniform
 from idiolect.engines import local_work
-from idiolect.engines.compiler import common, doubt, fuse, hoist, in_place, linear, passes, products, simplify
-from idiolect.engines.compiler.recording import Arguments
-from idiolect.engines.compiler.vouching import unexplained_difference
+from idiolect.engines.compiler import (
+    common,
+    compiler,
+    doubt,
+    fuse,
+    hoist,
+    in_place,
+    linear,
+    passes,
+    products,
+    simplify,
+)
+from idiolect.engines.compiler.recorder import Arguments
+from idiolect.engines.compiler.warrant import unexplained_difference
 from idiolect.methods.additive import Additive
 from idiolect.methods.apfl import APFL
 from idiolect.methods.fedavg import FedAvg
@@ -67,11 +78,13 @@ SLIPS: dict[str, tuple[ModuleType, str, Any, Method]] = {
         in_place.IN_PLACE | {aten.relu.default: aten.abs_.default},
         FedAvg(local_steps=3),
     ),
+    # It writes where a view still reads, which changes nothing as long as two models are the same.
+    "in-place, later": (in_place, "owner", lambda node: node, APFL(local_steps=3)),
 }  # fmt: skip
 
 
 def test_every_pass_has_a_slip() -> None:
-    assert SLIPS.keys() == passes.PASSES.keys()
+    assert {name.split(",")[0] for name in SLIPS} == passes.PASSES.keys()
 
 
 def run(method: Method, engine: Any = "vectorised", rounds: int = 2) -> Simulation:
@@ -132,6 +145,85 @@ def test_what_goes_wrong_later_is_found_by_the_checks_of_the_run(
     rounds = [simulation.advance() for _ in range(20)]
     assert sum(len(result.doubts) for result in rounds) == 1
     assert len(caplog.messages) == 1
+
+
+def corrected(a: Arguments) -> list[Tensor]:
+    (w,), (correction,), (x,) = a.changing, a.fixed, a.drawn
+    return [w - 0.1 * (x + correction.sin())]
+
+
+def first_step() -> Arguments:
+    """Arguments that a step may use up."""
+    return Arguments([torch.ones(3)], [torch.zeros(3)], [torch.ones(3)], torch.tensor(0))
+
+
+def without_sums(graph: Graph) -> None:
+    for node in graph.find_nodes(op="call_function", target=aten.add.Tensor):
+        node.replace_all_uses_with(node.args[0])
+
+
+def spoils_what_is_shared(graph: Graph, changing: Any) -> None:
+    for node in graph.find_nodes(op="call_function", target=aten.add.Tensor):
+        node.target, node.args = aten.add_.Tensor, node.args[::-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "slip", "finding"),
+    [
+        ("remove_identities", without_sums, "result 0 of a rewritten local step differs"),
+        ("overwrite_what_is_used_up", spoils_what_is_shared, "fails: it writes into what later steps read"),
+    ],
+)
+def test_a_first_step_is_special_so_it_is_not_all_that_is_compared(
+    name: str, slip: Any, finding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A correction that is still zero may be forgotten, or spoiled for the steps after this one."""
+    monkeypatch.setattr(passes, name, slip)
+    rewriting = compiler.Compiler()
+    steps = rewriting.steps("signature", corrected, first_step())
+    (after,) = steps.take(first_step(), is_checked=False)
+    assert after.allclose(torch.full((3,), 0.9))
+    (found,) = rewriting.doubts
+    assert finding in found.sentence
+
+
+def test_a_step_need_not_be_defined_for_other_arguments(caplog: pytest.LogCaptureFixture) -> None:
+    def root(a: Arguments) -> list[Tensor]:
+        if a.fixed[0].max() > 0:
+            raise ValueError("this cannot be")
+        return corrected(a)
+
+    rewriting = compiler.Compiler(())
+    rewriting.steps("signature", root, first_step()).take(first_step(), is_checked=True)
+    assert not rewriting.doubts
+
+
+def test_after_a_doubt_in_another_thread_steps_are_plain() -> None:
+    rewriting = compiler.Compiler()
+    mine, other = (rewriting.steps("signature", corrected, first_step()) for _ in range(2))
+    mine.take(first_step(), is_checked=False)
+    wrong = first_step()._replace(changing=[torch.tensor([3.0])])
+    rewriting._doubt(corrected, first_step(), "wrong", [], [])
+    plain = corrected(wrong)
+    assert other.take(wrong, is_checked=False)[0].equal(plain[0])
+
+
+@pytest.mark.parametrize("error", [RuntimeError, IndexError, TypeError, ZeroDivisionError])
+def test_a_rewritten_step_that_fails_in_whatever_way_leaves_the_plain_one(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise error("cannot do this. Please file an issue.")
+
+    def failing(graph: Graph) -> None:
+        for node in graph.find_nodes(op="call_function", target=aten.sub.Tensor):
+            node.target = fails
+
+    monkeypatch.setattr(passes, "fuse_updates", failing)
+    rewriting = compiler.Compiler()
+    (after,) = rewriting.steps("signature", corrected, first_step()).take(first_step(), is_checked=False)
+    assert after.allclose(torch.full((3,), 0.9))
+    assert [found.sentence for found in rewriting.doubts] == ["a rewritten local step fails: cannot do this"]
 
 
 def test_a_doubt_is_kept_in_the_runs_folder_and_the_run_goes_on_after_it(
@@ -250,3 +342,15 @@ def test_whole_numbers_are_exact_and_what_is_not_finite_says_nothing() -> None:
     assert unexplained_difference(count, endless, count(endless), [torch.tensor([0.0])]) is None
     finite = ARGUMENTS._replace(changing=[torch.tensor([1.0])])
     assert unexplained_difference(count, finite, count(finite), [torch.tensor([torch.nan])]) is not None
+
+
+def test_what_is_finite_is_compared_beside_what_is_not() -> None:
+    """A client that has diverged, or a best value so far that starts at infinity, hides nothing."""
+
+    def count(a: Arguments) -> list[Tensor]:
+        return [a.changing[0] + 1]
+
+    arguments = ARGUMENTS._replace(changing=[torch.tensor([torch.inf, 1.0])])
+    right, wrong = torch.tensor([torch.inf, 2.0]), torch.tensor([torch.inf, 2.1])
+    assert unexplained_difference(count, arguments, count(arguments), [right]) is None
+    assert unexplained_difference(count, arguments, count(arguments), [wrong]) is not None

@@ -14,8 +14,8 @@ from idiolect.core.hyper import STRICT
 from idiolect.core.objective import Batch
 from idiolect.core.transport import Transport
 from idiolect.core.tree import Params
-from idiolect.engines import build
-from idiolect.engines.base import Outcome
+from idiolect.engines import assembly
+from idiolect.engines.engine import Outcome
 from idiolect.engines.vectorised import Vectorised
 from idiolect.methods._template import Template
 from idiolect.methods.apfl import APFL
@@ -227,7 +227,7 @@ def test_an_engine_that_is_wrong_with_one_kind_of_layer_is_found(
                 return outcome
             return outcome._replace(replies=tree.scale(outcome.replies, 1 + 1e-6))
 
-    monkeypatch.setattr(build, "Vectorised", WrongWithOneLayer)
+    monkeypatch.setattr(assembly, "Vectorised", WrongWithOneLayer)
     with pytest.raises(ContractError, match=f"vectorised equals sequential on {model}: ") as found:
         check_method(FedAvg(lr=0.3, local_steps=3))
     assert str(found.value).count("vectorised equals sequential") == 1

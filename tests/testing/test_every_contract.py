@@ -10,10 +10,10 @@ from torch import Tensor
 
 from idiolect.codecs import NAMES, by_name
 from idiolect.codecs.bits import BitReader, Bits
+from idiolect.codecs.choice import CodecConfig
 from idiolect.codecs.codec import Codec, constant_bits, read_floats, write_floats
-from idiolect.codecs.config import CodecConfig
 from idiolect.core import Method, tree
-from idiolect.engines.base import Outcome
+from idiolect.engines.engine import Outcome
 from idiolect.engines.sequential import Sequential
 from idiolect.engines.vectorised import Vectorised
 from idiolect.engines.ways import Way

@@ -5,8 +5,8 @@ from idiolect.codecs.dense import Dense
 from idiolect.codecs.quantised import Linear, Stochastic
 from idiolect.codecs.registry import NAMES, by_name
 from idiolect.codecs.sparse import SparseTernary, TopK
-from idiolect.codecs.timing import benchmark
-from idiolect.codecs.trees import compress_tree, compress_tree_rows, decode_tree, encode_tree
+from idiolect.codecs.speed import benchmark
+from idiolect.codecs.streams import compress_tree, compress_tree_rows, decode_tree, encode_tree
 from idiolect.core.transport import Scope
 
 __all__ = [

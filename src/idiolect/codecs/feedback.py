@@ -14,7 +14,7 @@ from torch import Tensor
 
 from idiolect.codecs.codec import Codec, require_compressible
 from idiolect.codecs.journal import Journal, Missed, fingerprint
-from idiolect.codecs.trees import decode_tree, write_tree
+from idiolect.codecs.streams import decode_tree, write_tree
 from idiolect.core import rng, tree
 from idiolect.core.cohort import Population
 from idiolect.core.transport import Scope, plain_bits

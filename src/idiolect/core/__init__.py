@@ -27,11 +27,11 @@ from idiolect.core.observed import StepAverage
 from idiolect.core.optimizer import Optimizer
 from idiolect.core.parts import Parts, Patterns, last_layer
 from idiolect.core.projection import onto_ball, onto_simplex
+from idiolect.core.reply_weights import Weighting, plain_mean, reply_weights
 from idiolect.core.schedule import Clock, Constant, PerRound, Schedule
 from idiolect.core.task import Task
 from idiolect.core.transport import OwnCodec, Scope, Transport
 from idiolect.core.tree import Params
-from idiolect.core.weighting import Weighting, plain_mean, reply_weights
 
 __all__ = [
     "STRICT",

@@ -122,13 +122,34 @@ def seeded_module(
     """Build a module whose initial parameters are a pure function of the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(rng.generator_seed(rng.key(seed, "initial parameters")))
-        return factory().to(dtype)
+        return in_precision(factory(), dtype)
+
+
+def in_precision(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """The module itself, its numbers in some precision; refuse what has no such numbers."""
+    for name, tensor in _tensors_of(module).items():
+        if nn.parameter.is_lazy(tensor):
+            raise UserError(
+                f"the model's {name!r} has no shape yet; say how many features its layer takes, "
+                "or call the model once on some rows before it is given away"
+            )
+        if tensor.is_complex():
+            raise UserError(
+                f"the model's {name!r} is complex, and methods and files have real numbers; "
+                "keep real and imaginary part, and use torch.complex in the forward pass"
+            )
+    return module.to(dtype)
 
 
 def refuse_unsupported_layers(module: nn.Module) -> None:
     """Refuse, by name, layers that would be silently wrong in a federation."""
     for name, layer in module.named_modules():
         kind = type(layer).__name__
+        if isinstance(layer, torch.jit.ScriptModule):
+            raise UserError(
+                f"layer '{name}' is compiled by torch.jit, and no client's parameters can be put into it; "
+                "use the module that it was made from"
+            )
         tracks = isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) or tracks:
             raise UserError(

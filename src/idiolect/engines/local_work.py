@@ -17,10 +17,10 @@ from idiolect.core import rng, tree
 from idiolect.core.exchange import ClientState, Exchange, Message, Site
 from idiolect.core.objective import Batch, Objective
 from idiolect.core.schedule import Clock
-from idiolect.engines.base import Setting
 from idiolect.engines.chunks import Stage
 from idiolect.engines.compiler.compiler import Compiler, Steps
-from idiolect.engines.compiler.recording import Arguments, Step
+from idiolect.engines.compiler.recorder import Arguments, Step
+from idiolect.engines.engine import Setting
 
 Stages = list[tuple[Stage, Tensor]]  # the stages of a chunk, with their rows int64[calls, stack, width]
 CHECKED_ONE_IN = 128  # of the times that some steps of a chunk are replayed: one of these steps is compared

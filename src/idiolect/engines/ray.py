@@ -21,11 +21,11 @@ from idiolect.core.cohort import Cohort
 from idiolect.core.exchange import ClientState, Exchange, Message, ServerState
 from idiolect.core.transport import Bits
 from idiolect.data.federation import Rows
-from idiolect.engines.base import Look, Outcome, Setting, Traffic
 from idiolect.engines.compiler.doubt import Doubt
 from idiolect.engines.compiler.passes import PASSES
-from idiolect.engines.partial import partial_view
-from idiolect.engines.vectorised import Vectorised
+from idiolect.engines.engine import Look, Outcome, Setting, Traffic
+from idiolect.engines.local_view import partial_view
+from idiolect.engines.vectorised import Vectorised, at_their_places
 from idiolect.engines.ways import Way
 from idiolect.errors import UserError
 from idiolect.store.memory import MemoryStore
@@ -135,19 +135,21 @@ class RayEngine:
         self, exchange: Exchange, server: ServerState, cohort: Cohort, round_number: int
     ) -> Outcome:
         """Carry out one exchange on all blocks at once."""
+        self._local.explain_way()
         cohort = self.setting.prepare(exchange, server, cohort, round_number)
         arrived = cohort.select(cohort.replied)
         weights = exchange.weights(server, arrived) if len(arrived) else None
         traffic, replies = Traffic(len(cohort)), []
         doubts: tuple[Doubt, ...] = ()
-        shared = _ray().put(server)
-        assignments = []
+        shared, ranks = _ray().put(server), cohort.replied.cumsum(0) - 1
+        assignments, order = [], []
         for block in self.blocks:
             if len(places := block.places(cohort)):
                 part = cohort.select(places)
-                ranks = torch.searchsorted(arrived.ids, part.ids[part.replied])
-                share = None if weights is None else weights[ranks]
-                assignments.append((block, places, Assignment(exchange, shared, part, share, round_number)))
+                order.append(ranks[places[part.replied]])
+                share = None if weights is None else weights[order[-1]]
+                work = Assignment(exchange, shared, part, share, round_number)
+                assignments.append((block, places, work))
         for places, result in _collect(assignments):
             self.setting.store.put(cohort.ids[places], result.states)
             traffic.record(traffic.down, places, result.down)
@@ -155,7 +157,7 @@ class RayEngine:
             doubts += result.doubts
             if result.replies is not None:
                 replies.append(result.replies)
-        return Outcome(_joined(replies, weights), arrived, traffic, cohort.ids, doubts)
+        return Outcome(_joined(replies, weights, order), arrived, traffic, cohort.ids, doubts)
 
     def survey(self, look: Look, server: ServerState, part: Rows, ids: Tensor, round_number: int) -> Any:
         """Look at every client, on the driver; the results are stacked."""
@@ -188,12 +190,12 @@ def _collect(assignments: list[tuple[Block, Tensor, Assignment]]) -> list[tuple[
     return results
 
 
-def _joined(parts: list[Message], weights: Tensor | None) -> Message | None:
-    """Partial sums added, or stacks put end to end; blocks are in the order of the clients."""
+def _joined(parts: list[Message], weights: Tensor | None, ranks: list[Tensor]) -> Message | None:
+    """Partial sums added, or stacks put end to end, each reply at its place."""
     if not parts:
         return None
     if weights is None:
-        return tree.concatenate(parts)
+        return at_their_places(tree.concatenate(parts), torch.cat(ranks))
     total = parts[0]
     for part in parts[1:]:
         total = tree.add(total, part)

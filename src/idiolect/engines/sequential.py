@@ -11,7 +11,7 @@ from idiolect.core.cohort import Cohort
 from idiolect.core.exchange import ClientState, Exchange, Message, ServerState, Site
 from idiolect.core.schedule import Clock
 from idiolect.data.federation import Rows
-from idiolect.engines.base import Look, Outcome, Setting, Traffic, combine
+from idiolect.engines.engine import Look, Outcome, Setting, Traffic, combine
 
 
 class Assignment(NamedTuple):

@@ -26,7 +26,7 @@ class ClientThreads:
         self._spare: list[Objective] = []
         try:
             self._spare.append(copy.deepcopy(objective))
-        except RuntimeError:  # a module that keeps results of its own computations: no threads for it
+        except Exception:  # a module that keeps its own results, or a lock, or a file: no threads for it
             self._can_be_copied = False
         else:
             self._can_be_copied = True

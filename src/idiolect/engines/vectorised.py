@@ -16,14 +16,14 @@ from idiolect.core.exchange import ClientState, Exchange, Message, ServerState
 from idiolect.core.objective import Batch, Objective
 from idiolect.core.schedule import Clock
 from idiolect.data.federation import Rows
-from idiolect.engines.base import Look, Outcome, Setting, Traffic
+from idiolect.engines.allocator import keep_freed_memory
 from idiolect.engines.chunks import padded, padded_width, parameter_bytes, similar_size, similar_work, stages
 from idiolect.engines.compiler.compiler import Compiler
 from idiolect.engines.compiler.passes import PASSES
+from idiolect.engines.engine import Look, Outcome, Setting, Traffic
 from idiolect.engines.local_work import Chunk, LocalWork, Seat, Stages, first_of, over_clients
-from idiolect.engines.memory import keep_freed_memory
 from idiolect.engines.threads import ClientThreads
-from idiolect.engines.ways import Way, choose_way, stacking
+from idiolect.engines.ways import Way, choose_way, say_why_one_by_one, stacking
 
 DRAWN_TOGETHER = 16  # clients whose batches are drawn at once, at least: it takes as long for one
 
@@ -45,6 +45,7 @@ class Vectorised:
     ) -> None:
         self.setting = setting
         self.way = way or choose_way(setting)
+        self._has_more_to_say = way is None and self.way == Way(1, is_recorded=False)
         self._compiler = Compiler(passes) if passes is not None and self.way.is_recorded else None
         self._threads = ClientThreads(setting.objective)
         self._client_bytes = parameter_bytes(setting.objective.module)
@@ -63,10 +64,17 @@ class Vectorised:
         self, exchange: Exchange, server: ServerState, cohort: Cohort, round_number: int
     ) -> Outcome:
         """Carry out one exchange."""
+        self.explain_way()
         cohort = self.setting.prepare(exchange, server, cohort, round_number)
         arrived = cohort.select(cohort.replied)
         weights = exchange.weights(server, arrived) if len(arrived) else None
         return self.carry_out_prepared(exchange, server, cohort, weights, round_number)
+
+    def explain_way(self) -> None:
+        """Say, once, why clients run one at a time if that is not for speed."""
+        if self._has_more_to_say:
+            say_why_one_by_one(self.setting)
+            self._has_more_to_say = False
 
     def carry_out_prepared(
         self,
@@ -79,7 +87,7 @@ class Vectorised:
         """The exchange with a cohort that is prepared already; `weights` are those of its replies."""
         traffic, replies = Traffic(len(cohort)), _Replies(weights)
         transport = self.setting.transport(exchange)
-        arrived = cohort.select(cohort.replied)
+        arrived, ranks = cohort.select(cohort.replied), cohort.replied.cumsum(0) - 1
         doubts_before = self._doubts()
 
         def work(objective: Objective, group: Group) -> tuple[Group, ClientState, Message]:
@@ -95,9 +103,9 @@ class Vectorised:
             if not part.replied.any():
                 continue
             up = up if part.replied.all() else tree.select(up, part.replied)
-            ids = part.ids[part.replied]
-            traffic.record(traffic.up, places[part.replied], transport.up_bits(up, ids))
-            replies.add(up, torch.searchsorted(arrived.ids, ids))
+            heard = places[part.replied]
+            traffic.record(traffic.up, heard, transport.up_bits(up, part.ids[part.replied]))
+            replies.add(up, ranks[heard])
         doubts = self._doubts()[len(doubts_before) :]
         return Outcome(replies.total(), arrived, traffic, cohort.ids, doubts)
 
@@ -121,7 +129,7 @@ class Vectorised:
             return client, tree.row(brief, 0) if method.personal_brief and seat.is_alone else brief, seat
 
         results = list(self._each(seen, map(fetched, chunks)))
-        return _in_order(tree.concatenate(results), torch.cat(chunks))
+        return at_their_places(tree.concatenate(results), torch.cat(chunks))
 
     def _each(self, work: Callable[[Objective, Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
         """Some work on every chunk, in threads where a chunk is a client; the results in their order."""
@@ -169,9 +177,7 @@ class Vectorised:
         for start in range(0, len(chunks), together):
             group = [padded(places) for places in chunks[start : start + together]]
             plans = [stages(cohort.steps[places], self._client_bytes) for places in group]
-            widths = [
-                padded_width(batches.batch_sizes[cohort.ids[places]], batches.batch_size) for places in group
-            ]
+            widths = [self._width(batches.batch_sizes[cohort.ids[places]]) for places in group]
             grids = [
                 torch.cartesian_prod(
                     torch.arange(stage.steps.start * per_step, stage.steps.stop * per_step),
@@ -185,6 +191,12 @@ class Vectorised:
             pieces = iter(drawn.split([len(grid) for grid in grids]))
             for plan, width in zip(plans, widths, strict=True):
                 yield [(stage, next(pieces)[:, :width].unflatten(0, (-1, stage.stack))) for stage in plan]
+
+    def _width(self, batch_sizes: Tensor) -> int:
+        """The rows of a chunk's batches; some more where that makes for fewer recordings."""
+        if not self.way.is_recorded:
+            return int(batch_sizes.max())
+        return padded_width(batch_sizes, self.setting.batches.batch_size)
 
     def _seat(self, ids: Tensor, steps: Tensor, round_number: int, data: Rows | None) -> Seat:
         setting = self.setting
@@ -241,10 +253,10 @@ class _Replies:
             return None
         if self.weights is not None:
             return self.parts[0]
-        return _in_order(tree.concatenate(self.parts), torch.cat(self.ranks))
+        return at_their_places(tree.concatenate(self.parts), torch.cat(self.ranks))
 
 
-def _in_order(stacked: Any, places: Tensor) -> Any:
+def at_their_places(stacked: Any, places: Tensor) -> Any:
     """Entries that belong at some places, each at its place."""
     order = places.argsort()
     in_order = bool((order.diff() == 1).all())  # a copy of everything saved

@@ -4,7 +4,6 @@ A rule, not a measurement: whoever repeats or resumes a run goes the same way, o
 """
 
 import logging
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -16,10 +15,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from idiolect.core import tree
+from idiolect.core import rng, tree
 from idiolect.core.objective import Batch
-from idiolect.engines.base import Setting
 from idiolect.engines.chunks import chunk_size
+from idiolect.engines.engine import Setting
+from idiolect.errors import first_sentence
 
 logger = logging.getLogger("idiolect")
 
@@ -29,6 +29,8 @@ BUSY_CALL = 1_000_000
 # Calls of a gradient that are worth recording, which takes 2 ms each. A step of many calls would have to be
 # replayed very often: a recurrent network over 80 characters has 3,000.
 MOST_RECORDED_CALLS = 1_000
+
+PROBED_ROWS = 4  # by which it is seen whether a model keeps rows apart
 
 
 class Way(NamedTuple):
@@ -41,13 +43,7 @@ class Way(NamedTuple):
 def choose_way(setting: Setting) -> Way:
     """The way for a model, its data and its batches."""
     module = setting.objective.module
-    obstacle = stacking_obstacle(setting)
-    if obstacle is not None:
-        logger.warning(
-            "%s cannot be run for many clients at once, so clients run one at a time (%s)",
-            type(module).__name__,
-            obstacle,
-        )
+    if stacking_obstacle(setting) is not None:
         return Way(1, is_recorded=False)
     cost = cost_of_a_gradient(setting)
     is_recorded = cost.calls <= MOST_RECORDED_CALLS
@@ -56,6 +52,16 @@ def choose_way(setting: Setting) -> Way:
     if has_convolutions or cost.arithmetic > BUSY_CALL * cost.calls:
         return Way(1, is_recorded)
     return Way(chunk_size(module), is_recorded)
+
+
+def say_why_one_by_one(setting: Setting) -> None:
+    """Tell whoever begins to train that clients run one at a time, if their model leaves no choice."""
+    if (obstacle := stacking_obstacle(setting)) is not None:
+        logger.warning(
+            "%s cannot be run for many clients at once, so clients run one at a time (%s)",
+            type(setting.objective.module).__name__,
+            obstacle,
+        )
 
 
 class Cost(NamedTuple):
@@ -75,6 +81,8 @@ def cost_of_a_gradient(setting: Setting) -> Cost:
 
 def stacking_obstacle(setting: Setting) -> str | None:
     """Why the model's gradient cannot be taken for a stack of clients; None if it can. Found by trying."""
+    if not _keeps_rows_apart(setting):
+        return "what it makes of a row depends on the rows beside it, and batches of a stack are padded"
     count = 2
     params = tree.map_tree(torch.clone, tree.repeat(setting.objective.initial_params(), count))
     batches = _batches(setting, count)
@@ -85,8 +93,26 @@ def stacking_obstacle(setting: Setting) -> str | None:
                 params, batches.inputs
             )  # other kernels, where no gradient is asked
     except (RuntimeError, NotImplementedError, ValueError, TypeError, IndexError) as error:
-        return str(error).strip().split("\n")[0].split(". ")[0] or type(error).__name__
+        return first_sentence(error)
     return None
+
+
+def _keeps_rows_apart(setting: Setting) -> bool:
+    """Whether the first and the last of some rows give, bit for bit, the same beside any others."""
+    inputs, predict = setting.federation.inputs, setting.objective.predict
+    rows = inputs[torch.linspace(0, len(inputs) - 1, PROBED_ROWS).long()]
+    # First parameters may be zero, and then nothing is seen.
+    params = {
+        name: value + 0.1 * rng.uniform(rng.key(0, "probe", place), *value.shape).to(value.dtype)
+        for place, (name, value) in enumerate(setting.objective.initial_params().items())
+    }
+    outputs = predict(params, rows)
+    return all(
+        outputs[place].allclose(
+            predict(params, rows[place].expand_as(rows).clone())[place], rtol=0, atol=0, equal_nan=True
+        )
+        for place in (0, -1)
+    )
 
 
 def _batches(setting: Setting, count: int) -> Batch:
@@ -98,13 +124,8 @@ def _batches(setting: Setting, count: int) -> Batch:
 
 @contextmanager
 def stacking() -> Iterator[None]:
-    """Let attention take the kernel that many models can take at once, and torch keep its advice to itself.
-
-    It warns of operations that it does for one client after the other: what a method's own functions do is
-    no concern of a user's.
-    """
-    with sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="There is a performance drop")
+    """Let attention take the kernel that many models can take at once."""
+    with sdpa_kernel(SDPBackend.MATH):
         yield
 
 

@@ -28,7 +28,7 @@ from idiolect.core.method import Method
 from idiolect.core.objective import Batch
 from idiolect.core.task import Task
 from idiolect.data.federation import Federation, Rows
-from idiolect.engines.base import Look
+from idiolect.engines.engine import Look
 from idiolect.errors import UserError
 from idiolect.plugins import Catalogue, kind_of
 
@@ -269,7 +269,7 @@ def _evaluate_part(simulation: Surveyed, part: Part, rows: Rows, metrics: Sequen
                     "kind": kind,
                     "part": part,
                     "metric": metric,
-                    "value": values.numpy(),
+                    "value": values.detach().numpy(),
                 }
             )
             for kind, by_metric in by_kind.items()

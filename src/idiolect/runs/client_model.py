@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from idiolect.core.objective import Mixture, Predictor
+from idiolect.core.objective import Mixture, Predictor, in_precision
 from idiolect.core.task import Task
 from idiolect.core.tree import Params
 from idiolect.data.federation import Federation, Rows
@@ -181,7 +181,7 @@ def load_model(path: str | Path) -> PersonalModel:
     if card["members"]:
         members = [copy.deepcopy(module) for _ in range(card["members"])]
         module = MixedModel(members, torch.zeros(card["members"]))
-    module = module.to(getattr(torch, card["dtype"]))
+    module = in_precision(module, getattr(torch, card["dtype"]))
     try:
         module.load_state_dict(read_tensors(folder / "model.safetensors"))
     except RuntimeError as error:

@@ -10,14 +10,14 @@ import torch
 from pydantic import Field, InstanceOf
 from pydantic.dataclasses import dataclass
 
-from idiolect.codecs.config import CodecConfig
+from idiolect.codecs.choice import CodecConfig
 from idiolect.core.hyper import STRICT
 from idiolect.core.method import Method
 from idiolect.core.task import Task
 from idiolect.data.catalogue import CATALOGUE as DATA
 from idiolect.data.catalogue import is_name
 from idiolect.data.federation import Federation
-from idiolect.engines.build import ENGINES, HereEngine, RayEngineChoice
+from idiolect.engines.assembly import ENGINES, HereEngine, RayEngineChoice
 from idiolect.errors import UserError
 from idiolect.evaluation.metrics import Measures, Metric, all_named, measures_of
 from idiolect.evaluation.summary import Choice

@@ -32,7 +32,7 @@ import torch
 from idiolect.data.federation import Federation
 from idiolect.data.preprocessing import Preprocessing
 from idiolect.engines.compiler.doubt import Doubt
-from idiolect.engines.partial import stand_in
+from idiolect.engines.local_view import stand_in
 from idiolect.errors import UserError
 from idiolect.evaluation.summary import client_values
 from idiolect.runs.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint

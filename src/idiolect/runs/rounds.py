@@ -10,9 +10,9 @@ from idiolect.core.exchange import ServerState
 from idiolect.core.method import Method
 from idiolect.core.transport import plain_bits
 from idiolect.data.federation import Federation
-from idiolect.engines.base import Engine
 from idiolect.engines.compiler.doubt import Doubt
-from idiolect.engines.loop import PlayedRound
+from idiolect.engines.engine import Engine
+from idiolect.engines.round import PlayedRound
 from idiolect.evaluation.metrics import Measures, Metric
 from idiolect.evaluation.summary import validation_scores
 from idiolect.methods.groups import adjusted_rand_index

@@ -6,8 +6,8 @@ import torch
 
 from idiolect.data.catalogue import load
 from idiolect.data.federation import Federation
-from idiolect.engines.base import Setting
-from idiolect.engines.build import set_up
+from idiolect.engines.assembly import set_up
+from idiolect.engines.engine import Setting
 from idiolect.errors import UserError
 from idiolect.models import build_model
 from idiolect.runs.config import AT_SILOS, RunConfig, build_method

@@ -10,7 +10,7 @@ from torch import Tensor
 from idiolect.core.exchange import ServerState
 from idiolect.core.method import Method
 from idiolect.data.federation import Federation
-from idiolect.engines.loop import PlayedRound, play_round
+from idiolect.engines.round import PlayedRound, play_round
 from idiolect.evaluation.metrics import Measures
 from idiolect.participation.sampling import Plan
 from idiolect.runs.folder import RunFolder

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from idiolect.engines.partial import stand_in
+from idiolect.engines.local_view import stand_in
 from idiolect.errors import UserError
 from idiolect.runs.client_model import PersonalModel, as_module
 from idiolect.runs.programs import check_target, write_program

@@ -22,7 +22,7 @@ from idiolect.data.preprocessing import Column, Missing, Preprocessing, as_numbe
 from idiolect.data.splits import DEFAULT_FRACTIONS, Fractions, Split, check_fractions, split_clients
 from idiolect.data.tables import without_missing_targets
 from idiolect.data.targets import TaskChoice
-from idiolect.engines.partial import PartialRows
+from idiolect.engines.local_view import PartialRows
 from idiolect.errors import UserError
 
 _GIVEN = ("columns", "target", "classes", "target_mean", "target_scale", "missing", "fractions")

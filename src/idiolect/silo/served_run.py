@@ -18,7 +18,7 @@ from typing import Any
 import pandas as pd
 
 from idiolect.data.federation import Federation
-from idiolect.engines.partial import stand_in
+from idiolect.engines.local_view import stand_in
 from idiolect.errors import UserError
 from idiolect.runs.folder import SCHEMA, RunFolder
 from idiolect.silo.requests import Patience

@@ -13,7 +13,7 @@ from idiolect.core.exchange import ClientState, Exchange, Message, ServerState, 
 from idiolect.core.objective import Batch
 from idiolect.core.schedule import Clock
 from idiolect.core.transport import Journals
-from idiolect.engines.base import Outcome, Setting, Traffic, combine
+from idiolect.engines.engine import Outcome, Setting, Traffic, combine
 from idiolect.evaluation.metrics import COLUMNS
 from idiolect.silo.monitor import Monitor
 from idiolect.silo.requests import Expected, Link, Request, ask_all

@@ -9,7 +9,7 @@ from torch import nn
 from idiolect.core import tree
 from idiolect.core.exchange import ClientState, Epochs, Message, Site
 from idiolect.core.method import Method
-from idiolect.engines.base import LocalEngine, Setting
+from idiolect.engines.engine import LocalEngine, Setting
 from idiolect.engines.sequential import Sequential
 from idiolect.methods.apfl import APFL
 from idiolect.methods.drfa import DRFA

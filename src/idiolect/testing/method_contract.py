@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from idiolect.codecs.config import CodecConfig, with_own_codec
+from idiolect.codecs.choice import CodecConfig, with_own_codec
 from idiolect.core import tree
 from idiolect.core.method import Method, PredictorKind
 from idiolect.core.objective import Mixture

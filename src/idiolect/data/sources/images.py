@@ -13,7 +13,7 @@ from idiolect.core import rng
 from idiolect.core.task import Task
 from idiolect.data.federation import Federation
 from idiolect.data.partition import Scheme, by_id, deal
-from idiolect.data.sources.files import RemoteFile, find, load_arrays, obtain
+from idiolect.data.sources.downloads import RemoteFile, find, load_arrays, obtain
 from idiolect.data.splits import DEFAULT_FRACTIONS, Fractions, split_clients
 from idiolect.errors import UserError
 

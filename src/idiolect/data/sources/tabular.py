@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from idiolect.data.federation import Federation
-from idiolect.data.sources.files import RemoteFile, find, load_arrays, obtain
+from idiolect.data.sources.downloads import RemoteFile, find, load_arrays, obtain
 from idiolect.data.sources.lzw import decompress
 from idiolect.data.splits import DEFAULT_FRACTIONS, Fractions
 from idiolect.data.tables import from_frame

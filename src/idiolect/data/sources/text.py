@@ -10,7 +10,7 @@ import torch
 from idiolect.core import rng
 from idiolect.core.task import Task
 from idiolect.data.federation import Federation
-from idiolect.data.sources.files import RemoteFile, find, obtain
+from idiolect.data.sources.downloads import RemoteFile, find, obtain
 from idiolect.data.splits import DEFAULT_FRACTIONS, Fractions, split_clients
 from idiolect.data.tables import read_table
 from idiolect.errors import UserError

@@ -4,15 +4,19 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
+from functools import partial
 
 from torch import Tensor
 
 from idiolect.engines.compiler.doubt import Doubt, describe
 from idiolect.engines.compiler.passes import PASSES
-from idiolect.engines.compiler.recording import Arguments, Recording, Replay, Step, record
-from idiolect.engines.compiler.vouching import unexplained_difference
+from idiolect.engines.compiler.recorder import Arguments, Recording, Replay, Step, record
+from idiolect.engines.compiler.warrant import elsewhere, unexplained_difference
+from idiolect.errors import first_sentence
 
 logger = logging.getLogger("idiolect")
+
+Replayed = Callable[[Arguments], list[Tensor]]
 
 MOST_RECORDINGS = 64  # kept: cohorts of ever new sizes must not pile them up
 
@@ -47,19 +51,44 @@ class Compiler:
         try:
             return record(plain, example, self.passes)
         except Exception as error:  # whatever torch or a pass trips over: the plain step is right
-            logger.warning("a step cannot be recorded, so it is computed as it is written (%s)", _line(error))
+            if None not in self._recordings.values():  # said once is enough
+                logger.warning(
+                    "a step cannot be recorded, so it is computed as it is written (%s)",
+                    first_sentence(error),
+                )
             return None
 
-    def vouch(self, plain: Step, replayed: Callable[[], list[Tensor]], arguments: Arguments) -> list[Tensor]:
+    def vouch(self, plain: Step, replayed: Replayed, arguments: Arguments) -> list[Tensor]:
         """The results of a step, computed both ways: the plain ones if they differ."""
         kept = arguments._replace(changing=[leaf.clone() for leaf in arguments.changing])
         expected = [leaf.clone() for leaf in plain(kept)]
+        return self._compared(plain, kept, expected, lambda: replayed(arguments))
+
+    def vouch_elsewhere(self, plain: Step, replayed: Replayed, arguments: Arguments) -> None:
+        """Compare a step also where none of its arguments is special."""
+        moved = elsewhere(arguments)
+        try:
+            expected = [leaf.clone() for leaf in plain(moved)]
+        except Exception:  # it need not be defined there, as a root or a code of a character
+            return
+        self._compared(plain, moved, expected, lambda: replayed(moved))
+
+    def _compared(
+        self,
+        plain: Step,
+        arguments: Arguments,
+        expected: list[Tensor],
+        replayed: Callable[[], list[Tensor]],
+    ) -> list[Tensor]:
         try:
             actual = replayed()
-        except RuntimeError as error:
-            return self._doubt(plain, kept, f"a rewritten local step fails: {_line(error)}", expected, [])
-        difference = unexplained_difference(plain, kept, expected, actual)
-        return actual if difference is None else self._doubt(plain, kept, str(difference), expected, actual)
+        except Exception as error:  # of whatever kind: the plain step is right
+            finding = f"a rewritten local step fails: {first_sentence(error)}"
+            return self._doubt(plain, arguments, finding, expected, [])
+        difference = unexplained_difference(plain, arguments, expected, actual)
+        if difference is None:
+            return actual
+        return self._doubt(plain, arguments, str(difference), expected, actual)
 
     def _doubt(
         self, plain: Step, arguments: Arguments, finding: str, expected: list[Tensor], actual: list[Tensor]
@@ -84,14 +113,16 @@ class Steps:
         """The results of one step; what changes is used up."""
         if self._recording is None or self._compiler is None:
             return self._plain(arguments)
-        replay = self._recording.first if arguments.step == 0 else self._recording.later
+        replay = self._recording.at(arguments.step)
+        if not replay.is_vouched:
+            self._compiler.vouch_elsewhere(self._plain, replay.tried, arguments)
+        if self._compiler.doubts:  # this one, or one that came up in another thread
+            return self._plain(arguments)
         if replay.is_vouched and not is_checked:
             results = self._replayed(replay, arguments)
         else:
-            results = self._compiler.vouch(self._plain, lambda: self._replayed(replay, arguments), arguments)
+            results = self._compiler.vouch(self._plain, partial(self._replayed, replay), arguments)
             replay.is_vouched = not self._compiler.doubts
-            if self._compiler.doubts:
-                self._recording = None
         # The next step is replayed for the layout that was recorded.
         return [leaf.contiguous() for leaf in results]
 
@@ -99,8 +130,3 @@ class Steps:
         if replay is not self._replay:
             self._replay, self._shared = replay, replay.share(*arguments.fixed)
         return replay.step(*arguments.flat(), *self._shared)
-
-
-def _line(error: Exception) -> str:
-    """What an error says, in one line."""
-    return str(error).strip().split("\n")[0] or type(error).__name__

@@ -16,8 +16,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from idiolect.engines.compiler.recording import Arguments, Recording, Step, record
-from idiolect.engines.compiler.vouching import unexplained_difference
+from idiolect.engines.compiler.recorder import Arguments, Step, record
+from idiolect.engines.compiler.warrant import unexplained_difference
 from idiolect.store.files import new_folder, read_json, write_bytes, write_json
 
 
@@ -84,20 +84,13 @@ def reproduce(folder: Path) -> dict[str, str | None]:
     found: dict[str, str | None] = {}
     for label, chosen in choices.items():
         try:
-            actual = replayed(record(plain, arguments, chosen), arguments)
-        except RuntimeError as error:
+            actual = record(plain, arguments, chosen).at(arguments.step).tried(arguments)
+        except Exception as error:  # of whatever kind, it is what is looked for
             found[label] = f"fails: {error}"
         else:
             difference = unexplained_difference(plain, arguments, expected, actual)
             found[label] = None if difference is None else str(difference)
     return found
-
-
-def replayed(recording: Recording, arguments: Arguments) -> list[Tensor]:
-    """One step of a recording, on copies of what it would use up."""
-    replay = recording.first if arguments.step == 0 else recording.later
-    copies = arguments._replace(changing=[leaf.clone() for leaf in arguments.changing])
-    return replay.step(*copies.flat(), *replay.share(*arguments.fixed))
 
 
 def _read_step(program: str, tensors: dict[str, Tensor]) -> Step:

@@ -79,6 +79,8 @@ def _terms(change: Node, number: float, factors: tuple[Node, ...] = ()) -> list[
         return parts if (only_here and of_clients) or all(part.is_product for part in parts) else whole
     if change.target in SUMS and _is_sum_of_alike(change) and only_here:
         left, right = operands(change)
+        if left is right:  # it would be taken apart twice, and what it consists of four times
+            return whole
         parts = [*_terms(left, number, factors), *_terms(right, SUMS[change.target] * number, factors)]
         return parts if any(part.is_product for part in parts) else whole
     return whole

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from idiolect import core
 from idiolect.core import STRICT, Batches, Params, Site, tree
-from idiolect.methods.efl.settings import Settings
+from idiolect.methods.efl.hyper_parameters import Settings
 from idiolect.methods.efl.terms import Activity, Elastic, Terms, diagnostics, elastic_weights
 
 

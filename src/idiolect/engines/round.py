@@ -8,8 +8,8 @@ from torch import Tensor
 
 from idiolect.core.exchange import Info, ServerState
 from idiolect.core.transport import Bits
-from idiolect.engines.base import Engine
 from idiolect.engines.compiler.doubt import Doubt
+from idiolect.engines.engine import Engine
 from idiolect.participation.sampling import Plan, in_order
 
 logger = logging.getLogger("idiolect")

@@ -8,14 +8,14 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import nn
 
-from idiolect.codecs.config import with_own_codec
+from idiolect.codecs.choice import with_own_codec
 from idiolect.core.hyper import STRICT
 from idiolect.core.method import Method
-from idiolect.core.objective import Objective, seeded_module
+from idiolect.core.objective import Objective, in_precision, seeded_module
 from idiolect.core.observed import observed
 from idiolect.data.federation import Federation
-from idiolect.engines.base import LocalEngine, Setting
 from idiolect.engines.compiler.passes import PASSES
+from idiolect.engines.engine import LocalEngine, Setting
 from idiolect.engines.sequential import Sequential
 from idiolect.engines.vectorised import Vectorised
 from idiolect.store.memory import MemoryStore
@@ -65,7 +65,7 @@ def set_up(
 ) -> Setting:
     """The method with its own codec and what it declares to observe, model and data in one precision."""
     federation = federation.to(dtype)
-    module = model.to(dtype) if isinstance(model, nn.Module) else seeded_module(model, seed, dtype)
+    module = in_precision(model, dtype) if isinstance(model, nn.Module) else seeded_module(model, seed, dtype)
     return Setting(
         observed(with_own_codec(method)),
         Objective(module, federation.task, weight_decay),

@@ -70,8 +70,12 @@ class Setting:
         self.store = store
         self.seed = seed
         self.batches = Batches(federation, seed, batch_size, objective.dtype)
-        two, halves = torch.arange(2) % len(federation.inputs), torch.full((2,), 0.5, dtype=objective.dtype)
-        refuse_unfit_model(objective, self.batches.gather(two, halves))
+        # torch warns of operations that it does for one model after the other: no concern of a user's.
+        torch._C._functorch._set_vmap_fallback_warning_enabled(False)  # type: ignore[attr-defined]
+        for count in {min(2, int(self.batches.batch_sizes.min())), 2}:
+            rows = torch.arange(count) % len(federation.inputs)
+            weights = torch.full((count,), 1 / count, dtype=objective.dtype)
+            refuse_unfit_model(objective, self.batches.gather(rows, weights))
         self.round_steps = round_steps
         # The server before round 0, where it is known: founding clients that were never asked start from it.
         self.founding = founding

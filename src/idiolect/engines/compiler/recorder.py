@@ -17,7 +17,7 @@ from torch.fx import GraphModule, Node
 from idiolect.engines.compiler.graph import is_pure
 from idiolect.engines.compiler.passes import PASSES, Program, apply_passes
 from idiolect.engines.compiler.simplify import has_step_tests
-from idiolect.engines.compiler.tracing import trace
+from idiolect.engines.compiler.trace import trace
 
 aten = torch.ops.aten
 
@@ -65,12 +65,27 @@ class Replay:
     step: FlatFunction
     is_vouched: bool = False  # whether it was compared with the plain step
 
+    def tried(self, arguments: Arguments) -> list[Tensor]:
+        """The results for copies of some arguments; an error if it writes into any that does not change."""
+        copies = Arguments.from_flat([leaf.clone() for leaf in arguments.flat()], arguments)
+        shared = self.share(*copies.fixed)
+        kept = [*copies.fixed, *copies.drawn, copies.step, *shared]
+        versions = [leaf._version for leaf in kept]
+        results = self.step(*copies.flat(), *shared)
+        if [leaf._version for leaf in kept] != versions:
+            raise RuntimeError("it writes into what later steps read")
+        return results
+
 
 class Recording(NamedTuple):
     """A step as it is first in a round and as it is later, which is mostly the same."""
 
     first: Replay
     later: Replay
+
+    def at(self, step: Tensor) -> Replay:
+        """The one for a step of this number."""
+        return self.first if step == 0 else self.later
 
 
 def record(step: Step, example: Arguments, passes: Iterable[str] = PASSES) -> Recording:

@@ -3,9 +3,10 @@
 Two ways of adding the same numbers differ by rounding. How much that explains is first guessed, by the size
 of the results, and where this does not do, measured: by how far the plain step moves when its arguments move
 by as little as rounding does. So kinks, cancellations and badly conditioned models explain what they cause,
-and a step whose results are not finite says nothing.
+and a result that is not finite says nothing.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from idiolect.core import rng
-from idiolect.engines.compiler.recording import Arguments, Step
+from idiolect.engines.compiler.recorder import Arguments, Step
 
 ROUNDINGS = 16  # of each entry that a step of a well conditioned model may differ by
 MEASUREMENTS = 4  # of how far rounding moves the plain step
@@ -38,22 +39,53 @@ def unexplained_difference(
     plain: Step, arguments: Arguments, expected: Sequence[Tensor], actual: Sequence[Tensor]
 ) -> Difference | None:
     """The first result that differs from what the plain step gives by more than rounding explains."""
-    if not all(result.isfinite().all() for result in expected):
-        return None
-    guessed = [_norm(result) * ROUNDINGS * _precision(result) for result in expected]
+    explained = guessed = [_size(result, result) * ROUNDINGS * _precision(result) for result in expected]
     distances = _distances(actual, expected)
-    if all(distance <= least for distance, least in zip(distances, guessed, strict=True)):
-        return None
-    moved = [_distances(plain(_rounded(arguments, seed)), expected) for seed in range(MEASUREMENTS)]
-    for place, (distance, least, *seen) in enumerate(zip(distances, guessed, *moved, strict=True)):
-        explained = least + MARGIN * max(seen)
-        if not distance <= explained:
-            return Difference(place, distance, explained)
+    seeds = iter(range(MEASUREMENTS))
+    while doubtful := [place for place, size in enumerate(distances) if size > explained[place]]:
+        seed = next(seeds, None)
+        if seed is None:
+            return Difference(doubtful[0], distances[doubtful[0]], explained[doubtful[0]])
+        moved = _distances(plain(_rounded(arguments, seed)), expected)
+        explained = [
+            max(known, least + MARGIN * seen)
+            for known, least, seen in zip(explained, guessed, moved, strict=True)
+        ]
     return None
 
 
 def _distances(some: Sequence[Tensor], others: Sequence[Tensor]) -> list[float]:
-    return [_norm(_wide(one) - _wide(other)) for one, other in zip(some, others, strict=True)]
+    """How far apart results are where the second ones are finite; infinity if the first ones are not."""
+    sizes = [_size(_wide(one) - _wide(other), other) for one, other in zip(some, others, strict=True)]
+    return [math.inf if math.isnan(size) else size for size in sizes]
+
+
+def _size(values: Tensor, others: Tensor) -> float:
+    """The norm of values where others are finite."""
+    norm = float(torch.linalg.vector_norm(_wide(values)))
+    if math.isfinite(norm):  # then so are all of them, mostly
+        return norm
+    return float(torch.linalg.vector_norm(_wide(values).where(others.isfinite(), 0)))
+
+
+def elsewhere(arguments: Arguments) -> Arguments:
+    """Arguments of the same kind that are special in no way, where nothing is zero or equal by chance.
+
+    First steps are special: corrections are still zero, two models still the same. A rewritten step must be
+    right for all arguments, and what is wrong with it shows here at once.
+    """
+    generator = torch.Generator().manual_seed(0)
+
+    def move(leaf: Tensor) -> Tensor:
+        if not leaf.is_floating_point():
+            return leaf.clone()
+        moved = leaf + 0.1
+        # A factor for each client and one for each entry: as good as one for both, and much faster.
+        for shape in (leaf.shape[:1] + (1,) * len(leaf.shape[1:]), leaf.shape[1:]):
+            moved *= 0.9 + 0.2 * torch.rand(shape, dtype=leaf.dtype, generator=generator)
+        return moved
+
+    return Arguments.from_flat([move(leaf) for leaf in arguments.flat()], arguments)
 
 
 def _rounded(arguments: Arguments, seed: int) -> Arguments:
@@ -67,10 +99,6 @@ def _rounded(arguments: Arguments, seed: int) -> Arguments:
 
     flat = [move(place, leaf) for place, leaf in enumerate(arguments.flat())]
     return Arguments.from_flat(flat, arguments)
-
-
-def _norm(values: Tensor) -> float:
-    return float(torch.linalg.vector_norm(_wide(values)))
 
 
 def _wide(values: Tensor) -> Tensor:
