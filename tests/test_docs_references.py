@@ -57,3 +57,23 @@ def test_links_lead_to_a_file_and_a_heading(page: Path) -> None:
 def test_every_method_card_leads_to_its_section() -> None:
     cards = (ROOT / "docs" / "methods").glob("*.md")
     assert not [card.name for card in cards if "](../spec/" not in card.read_text()]
+
+
+NAMED = re.compile(r"`?([a-z_/]+\.py): (?:(\w+)\.)?(\w+)")
+
+
+def test_the_calls_of_the_architecture_are_in_the_code() -> None:
+    """`runs/rounds.py: play_rounds` is a function of that file, `a.py: B.c` a function of a class."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    calls = NAMED.findall(page)
+    assert len(calls) > 15
+    for file, owner, name in calls:
+        code = (ROOT / "src" / "idiolect" / file).read_text(encoding="utf-8")
+        assert not owner or f"class {owner}" in code, f"{file}: {owner}"
+        assert re.search(rf"(def|class) {name}\b", code), f"{file}: {name}"
+
+
+def test_the_files_of_the_architecture_are_there() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    for file in re.findall(r"`((?:\w+/)+\w+\.py)`", page):
+        assert (ROOT / "src" / "idiolect" / file).is_file(), file

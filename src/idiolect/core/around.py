@@ -11,23 +11,15 @@ from torch import Tensor
 
 from idiolect.core.cohort import Cohort
 from idiolect.core.exchange import ClientState, Exchange, Message, ServerState, Site, Work
-from idiolect.core.method import Method, PredictorKind
-from idiolect.core.objective import Batch, Predictor
+from idiolect.core.method import Method, PredictorKind, Predictors
+from idiolect.core.objective import Batch
 from idiolect.core.tree import Params
 
 
-class MethodAround(Method, ABC):
-    """A method with something around it."""
+class MethodOfAnother(Method, ABC):
+    """A method that is, in its name and in the models it gives, another one."""
 
     method: Method
-
-    @abstractmethod
-    def around(self, exchange: Exchange) -> "ExchangeAround":
-        """One of the method's exchanges, with the same around it."""
-
-    def exchanges(self, server: ServerState) -> tuple["ExchangeAround", ...]:
-        """Those of the method, each with the same around it."""
-        return tuple(self.around(exchange) for exchange in self.method.exchanges(server.inner))
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -54,6 +46,18 @@ class MethodAround(Method, ABC):
         """Whether the method's is."""
         return self.method.personal_brief
 
+
+class MethodAround(MethodOfAnother, ABC):
+    """A method with something around it."""
+
+    @abstractmethod
+    def around(self, exchange: Exchange) -> "ExchangeAround":
+        """One of the method's exchanges, with the same around it."""
+
+    def exchanges(self, server: ServerState) -> tuple["ExchangeAround", ...]:
+        """Those of the method, each with the same around it."""
+        return tuple(self.around(exchange) for exchange in self.method.exchanges(server.inner))
+
     def end_round(self, server: ServerState) -> ServerState:
         """As the method says."""
         return server._replace(inner=self.method.end_round(server.inner))
@@ -66,7 +70,7 @@ class MethodAround(Method, ABC):
         """As the method says."""
         return client._replace(inner=self.method.adapt(client.inner, brief, site))
 
-    def predictors(self, client: ClientState, brief: Message) -> dict[PredictorKind, Predictor]:
+    def predictors(self, client: ClientState, brief: Message) -> Predictors:
         """Those of the method."""
         return self.method.predictors(client.inner, brief)
 

@@ -11,40 +11,19 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from idiolect.core import tree
+from idiolect.core.around import MethodOfAnother
 from idiolect.core.cohort import Cohort, Population
 from idiolect.core.exchange import ClientState, Exchange, Info, LocalWork, Message, ServerState, Site, Work
 from idiolect.core.hyper import STRICT
 from idiolect.core.messages import Nothing, SharedModel
-from idiolect.core.method import Method, PredictorKind
-from idiolect.core.objective import Batch, Predictor
+from idiolect.core.method import Method, Predictors
+from idiolect.core.objective import Batch
 from idiolect.core.schedule import Schedule
 from idiolect.core.tree import Params
 
 
-class Newcomer(Method, ABC):
+class Newcomer(MethodOfAnother, ABC):
     """A method's newcomers; how they train, if they do, is in its `exchanges`."""
-
-    method: Method
-
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        """The method's own name."""
-        return self.method.name
-
-    @property
-    def kinds(self) -> tuple[PredictorKind, ...]:  # type: ignore[override]
-        """Those of the method."""
-        return self.method.kinds
-
-    @property
-    def judged_by(self) -> PredictorKind:  # type: ignore[override]
-        """As the method is."""
-        return self.method.judged_by
-
-    @property
-    def adapts(self) -> bool:  # type: ignore[override]
-        """Whether the method does."""
-        return self.method.adapts
 
     def server_init(self, params: Params, population: Population, key: Tensor) -> ServerState:
         """The method's own server."""
@@ -62,7 +41,7 @@ class Newcomer(Method, ABC):
         """As the method says."""
         return self.method.adapt(client, brief, site)
 
-    def predictors(self, client: ClientState, brief: Message) -> dict[PredictorKind, Predictor]:
+    def predictors(self, client: ClientState, brief: Message) -> Predictors:
         """Those of the method."""
         return self.method.predictors(client, brief)
 

@@ -152,6 +152,7 @@ class NewcomerClient(NamedTuple):
 class PFedKMNewcomer(core.TrainedNewcomer):
     """ω <- Ω[argmin_k f(Ω_k)], the group of least loss on the newcomer's rows; θ <- ω; then local rounds."""
 
+    personal_brief: ClassVar[bool] = False
     sees_all_rows: ClassVar[bool] = True
 
     method: PFedKM

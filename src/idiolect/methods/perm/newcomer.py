@@ -48,6 +48,7 @@ class Work(NamedTuple):
 class PERMNewcomer(core.TrainedNewcomer):
     """Mix the personal models of clients with similar gradients, then train on one's own rows."""
 
+    personal_brief: ClassVar[bool] = False
     sees_all_rows: ClassVar[bool] = True
 
     method: core.Method
