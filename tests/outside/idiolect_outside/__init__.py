@@ -1,1 +1,1 @@
-"""A package outside of idiolect: a method, a codec and a metric of its own, found by name once installed."""
+"""A package outside of idiolect: one of everything that can be one's own, found by name once installed."""

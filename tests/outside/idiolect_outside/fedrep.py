@@ -18,19 +18,18 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from idiolect import core
-from idiolect.core import Batch, Params, Parts, Site, hyper, tree
 
 
 class Model(NamedTuple):
     """At a client w_i = (θ_i, φ_i), at the server (θ, φ⁰)."""
 
-    w: Params
+    w: core.Params
 
 
 class Body(NamedTuple):
     """What crosses: θ to the clients, to train and to predict with, and θ_i from each."""
 
-    body: Params
+    body: core.Params
 
 
 @dataclass(frozen=True, kw_only=True, config=core.STRICT)
@@ -44,13 +43,13 @@ class FedRep(core.Method, core.Exchange):
     stateful: ClassVar[bool] = True
     relative_to: ClassVar[dict[str, str]] = {"body": "body"}
 
-    learning_rate: core.Schedule = hyper(0.1, "step size", symbol="η", alias="lr", paper="0.01")
-    local_steps: int = hyper(20, "local steps in a round", symbol="τ_h + τ_b", ge=1)
-    body_steps: int | None = hyper(
+    learning_rate: core.Schedule = core.hyper(0.1, "step size", symbol="η", alias="lr", paper="0.01")
+    local_steps: int = core.hyper(20, "local steps in a round", symbol="τ_h + τ_b", ge=1)
+    body_steps: int | None = core.hyper(
         None, "the last of them, which train the body; None: half", symbol="τ_b", paper="1 of 11 passes", ge=0
     )
-    head: tuple[str, ...] = hyper((), "names of the head's parameters, as output.*; none: the last layer")
-    weighting: core.Weighting = hyper("uniform", "weights of the replies", symbol="a_i")
+    head: tuple[str, ...] = core.hyper((), "names of the head, as output.*; none: the last layer")
+    weighting: core.Weighting = core.hyper("uniform", "weights of the replies", symbol="a_i")
 
     def __post_init__(self) -> None:
         if self.head_steps < 0:
@@ -61,11 +60,11 @@ class FedRep(core.Method, core.Exchange):
         """τ_h: the first steps, which train the head."""
         return self.local_steps - (self.local_steps // 2 if self.body_steps is None else self.body_steps)
 
-    def parts(self, w: Params) -> Parts:
+    def parts(self, w: core.Params) -> core.Parts:
         """Which parameters are the head's, and which the body's."""
-        return Parts.of(w, {"head": self.head or core.last_layer(w)}, rest="body")
+        return core.Parts.of(w, {"head": self.head or core.last_layer(w)}, rest="body")
 
-    def server_init(self, params: Params, population: core.Population, key: Tensor) -> Model:
+    def server_init(self, params: core.Params, population: core.Population, key: Tensor) -> Model:
         """(θ⁰, φ⁰)."""
         self.parts(params)  # a head that the model does not have is refused before the first round
         return Model(params)
@@ -78,18 +77,18 @@ class FedRep(core.Method, core.Exchange):
         """θ."""
         return Body(self.parts(server.w).take(server.w, "body"))
 
-    def begin(self, client: Model, down: Body, site: Site) -> Model:
+    def begin(self, client: Model, down: Body, site: core.Site) -> Model:
         """w_i <- (θ, φ_i)."""
         return Model(self.parts(client.w).replace(client.w, body=down.body))
 
-    def step(self, work: Model, client: Model, down: Body, batches: tuple[Batch, ...], site: Site) -> Model:
+    def step(self, work: Model, client: Model, down: Body, batches: core.Batches, site: core.Site) -> Model:
         """φ_i or θ_i moves, the other keeps its bits."""
         slopes = site.objective.gradient(work.w, batches[0])
-        moved = self.parts(work.w).split(tree.step(work.w, site.rate(self.learning_rate), slopes))
+        moved = self.parts(work.w).split(core.tree.step(work.w, site.rate(self.learning_rate), slopes))
         head, body = (self.parts(work.w).replace(work.w, **{part: moved[part]}) for part in ("head", "body"))
-        return Model(tree.where(torch.as_tensor(site.clock.step) < self.head_steps, head, body))
+        return Model(core.tree.where(torch.as_tensor(site.clock.step) < self.head_steps, head, body))
 
-    def finish(self, work: Model, client: Model, down: Body, site: Site) -> tuple[Model, Body]:
+    def finish(self, work: Model, client: Model, down: Body, site: core.Site) -> tuple[Model, Body]:
         """Keep w_i, send θ_i."""
         return work, self.down(work, site.client_id)
 
@@ -101,7 +100,7 @@ class FedRep(core.Method, core.Exchange):
         """θ <- Σ a_i θ_i."""
         return Model(self.parts(server.w).replace(server.w, body=replies.body)), {}
 
-    def predictors(self, client: Model, brief: Body) -> dict[core.PredictorKind, core.Predictor]:
+    def predictors(self, client: Model, brief: Body) -> core.Predictors:
         """(θ_i, φ_i) and (θ, φ_i)."""
         return {"localized": client.w, "personal": self.parts(client.w).replace(client.w, body=brief.body)}
 

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from idiolect.core.objective import Batch
-from idiolect.core.task import Task
+from idiolect.core import Batch, Task
 from idiolect.evaluation.metrics import mean_over_rows, metric
 
 

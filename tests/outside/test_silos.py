@@ -18,8 +18,9 @@ from idiolect.silo.wire import describe_object, pack, rebuild_object, unpack
 from silo.parity import assert_deployment_equals_simulation
 from silo.problem import SILOS, Direct, config, deployed, last_saved, own_rows, silos_in
 
-FEDREP = "elsewhere.fedrep:FedRep"
-MODEL, CODEC, METRIC = (f"elsewhere.others:{name}" for name in ("two_layers", "Rounded", "sure"))
+FEDREP = "idiolect_outside.fedrep:FedRep"
+MODEL, CODEC = "idiolect_outside.models:two_layers", "idiolect_outside.codecs:FixedPoint"
+METRIC = "idiolect_outside.metrics:brier"
 ALLOWED = {"own_methods": (FEDREP,), "own_models": (MODEL,), "own_codecs": (CODEC,), "own_metrics": (METRIC,)}
 FAST = {"answer_seconds": 1, "patience_seconds": 1}
 
@@ -28,8 +29,8 @@ def settings(**options: Any) -> dict[str, Any]:
     return config(
         {"name": FEDREP, "local_steps": 3},
         model={"name": MODEL, "width": 3},
-        codec={"up": {"name": CODEC, "digits": 4}},
-        evaluation={"every": 2, "metrics": [METRIC], "metric": "sure"},
+        codec={"up": {"name": CODEC, "bits": 20}},
+        evaluation={"every": 2, "metrics": [METRIC], "metric": "brier"},
         **options,
     )
 
@@ -40,7 +41,7 @@ def test_silos_that_allow_it_compute_what_one_process_computes(outside: Path, tm
 
 def test_the_name_of_an_entry_point_and_its_import_path_are_one(outside: Path, tmp_path: Path) -> None:
     """The coordinator says one, the silos allowed the other."""
-    by_name = settings() | {"method": {"name": "FedRep"}, "codec": {"up": "rounded"}}
+    by_name = settings() | {"method": {"name": "FedRep"}, "codec": {"up": "fixed-point"}}
     served = ServedRun.create(tmp_path / "run", deployed(by_name, tmp_path))
     assert served.name.startswith("fedrep-")
     coordinate(served, Direct(silos_in(tmp_path / "silos", limits=Limits(**ALLOWED))))
@@ -82,7 +83,7 @@ def test_a_coordinator_goes_on_from_its_checkpoint(outside: Path, tmp_path: Path
     served = ServedRun.create(tmp_path / "run", deployed(settings(), tmp_path))
     coordinate(served, Direct(silos_in(tmp_path / "silos", limits=Limits(**ALLOWED))))
     saved = last_saved(ServedRun(tmp_path / "run"))
-    assert type(saved.server.inner).__module__ == "elsewhere.fedrep"
+    assert type(saved.server.inner).__module__ == "idiolect_outside.fedrep"
 
 
 def test_methods_of_the_package_are_limited_by_themselves(outside: Path) -> None:
@@ -100,23 +101,23 @@ def test_methods_of_the_package_are_limited_by_themselves(outside: Path) -> None
 
 
 def test_a_message_names_classes_of_allowed_modules_and_no_others(outside: Path) -> None:
-    from elsewhere.fedrep import Body, FedRep
+    from idiolect_outside.fedrep import Body, FedRep
 
     body = Body({"w": torch.ones(2)})
     message, method = pack({}, {"down": body}), describe_object(FedRep(lr=0.1))
     allowed = Limits(own_methods=(FEDREP,)).modules
-    assert "elsewhere.others" not in allowed
+    assert "idiolect_outside.models" not in allowed
     assert type(unpack(message, modules=allowed).trees["down"]) is Body
     assert rebuild_object(method, allowed) == FedRep(lr=0.1)
     with pytest.raises(
-        UserError, match=r"elsewhere.fedrep:Body, which is not part of this package and was not"
+        UserError, match=r"idiolect_outside.fedrep:Body, which is not part of this package and was not"
     ):
         unpack(message)
-    with pytest.raises(UserError, match=r"elsewhere.fedrep:FedRep, which is not part of this package"):
+    with pytest.raises(UserError, match=r"idiolect_outside.fedrep:FedRep, which is not part of this package"):
         rebuild_object(method)
     # What an allowed module has imported is not its own.
-    borrowed = {"object": "elsewhere.fedrep:Cohort", "fields": {}}
-    with pytest.raises(UserError, match=r"elsewhere.fedrep:Cohort, which is not a class of that module"):
+    borrowed = {"object": "idiolect_outside.fedrep:Tensor", "fields": {}}
+    with pytest.raises(UserError, match=r"outside.fedrep:Tensor, which is not a class of that module"):
         rebuild_object(borrowed, allowed)
 
 
@@ -126,6 +127,6 @@ def test_joining_with_something_that_is_not_there_is_refused(
     own_rows(SILOS[0]).to_csv(tmp_path / "own.csv", index=False)
     monkeypatch.chdir(tmp_path)
     join = "join --server 127.0.0.1:9092 --name north --data own.csv --insecure --allow-method"
-    result = CliRunner().invoke(app, [*join.split(), "elsewhere.fedrep:FedRap"])
+    result = CliRunner().invoke(app, [*join.split(), "idiolect_outside.fedrep:FedRap"])
     assert result.exit_code == 2
-    assert "--allow-method='elsewhere.fedrep:FedRap' cannot be imported" in result.output
+    assert "--allow-method='idiolect_outside.fedrep:FedRap' cannot be imported" in result.output

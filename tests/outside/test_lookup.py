@@ -22,12 +22,12 @@ from idiolect.participation.plan import CATALOGUE as PLANS
 from idiolect.plugins import Catalogue
 
 KINDS: dict[str, tuple[Catalogue[Any], str, str, str]] = {  # built in, entry point, import path
-    "method": (METHODS, "FedAvg", "fed-rep", "elsewhere.fedrep:FedRep"),
-    "data": (DATA, "three_clusters", "blobs", "elsewhere.others:blobs"),
-    "model": (MODELS, "CharLSTM", "two-layers", "elsewhere.others:two_layers"),
-    "codec": (CODECS, "TopK", "rounded", "elsewhere.others:Rounded"),
-    "metric": (METRICS, "Balanced-Accuracy", "brier", "elsewhere.others:brier"),
-    "plan": (PLANS, "", "nightly", "elsewhere.others:Nightly"),
+    "method": (METHODS, "FedAvg", "fedrep", "idiolect_outside.fedrep:FedRep"),
+    "data": (DATA, "three_clusters", "blobs", "idiolect_outside.data:blobs"),
+    "model": (MODELS, "CharLSTM", "two-layers", "idiolect_outside.models:two_layers"),
+    "codec": (CODECS, "TopK", "fixed-point", "idiolect_outside.codecs:FixedPoint"),
+    "metric": (METRICS, "Balanced-Accuracy", "brier", "idiolect_outside.metrics:brier"),
+    "plan": (PLANS, "", "nightly", "idiolect_outside.plans:Nightly"),
 }
 
 
@@ -200,8 +200,8 @@ def test_what_cannot_be_used_is_one_sentence(case: str, here: Path, outside: Pat
 
 OPTIONS: dict[str, tuple[Callable[[], Any], str]] = {
     "data": (
-        lambda: load("elsewhere.others:blobs", seed=0, client=3),
-        "data 'elsewhere.others:blobs' has no option 'client' (did you mean clients?); "
+        lambda: load("idiolect_outside.data:blobs", seed=0, client=3),
+        "data 'idiolect_outside.data:blobs' has no option 'client' (did you mean clients?); "
         "the options are clients, rows",
     ),
     "data, a value": (
@@ -217,8 +217,8 @@ OPTIONS: dict[str, tuple[Callable[[], Any], str]] = {
         "model 'torch.nn:Linear' needs the option 'out_features'",
     ),
     "codec": (
-        lambda: by_name("rounded", digit=3),
-        "codec 'rounded' has no option 'digit' (did you mean digits?)",
+        lambda: by_name("fixed-point", bit=3),
+        "codec 'fixed-point' has no option 'bit' (did you mean bits?)",
     ),
     "plan": (
         lambda: Participation(plan={"name": "nightly", "evry": 3}).check_plan(),
@@ -248,7 +248,7 @@ def test_two_packages_that_declare_one_name_are_told_apart(outside: Path, here: 
     sys.path.append(str(here))
     with pytest.raises(UserError, match=r"'fedrep' is declared by more than one installed package") as caught:
         METHODS.find("fedrep")
-    assert "elsewhere.fedrep:FedRep or other_package:FedRep" in str(caught.value)
+    assert "idiolect_outside.fedrep:FedRep or other_package:FedRep" in str(caught.value)
 
 
 def test_an_entry_point_that_cannot_be_used_is_left_out_of_lists_with_a_line(

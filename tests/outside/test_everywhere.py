@@ -1,7 +1,6 @@
 """A method, data, a model, a codec, a metric and a plan of one's own go through every command."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,19 +15,21 @@ from idiolect.cli import app
 from idiolect.errors import UserError
 from idiolect.runs.config import resolve
 from idiolect.runs.settings import read_settings, write_settings
-from idiolect.testing import check_method
+from idiolect.testing import check_codec, check_method
 from runs.same_run import assert_same_run
 
+FEDREP = "idiolect_outside.fedrep:FedRep"
 BY_PATH = (
-    "method=elsewhere.fedrep:FedRep method.head_steps=1 data=elsewhere.others:blobs data.clients=5 "
-    "model=elsewhere.others:two_layers model.width=3 codec.up=elsewhere.others:Rounded codec.up.digits=3 "
-    "evaluation.metrics=[elsewhere.others:brier] evaluation.metric=brier evaluation.every=2 "
-    "participation.plan=elsewhere.others:Nightly participation.plan.every=3 rounds=6"
+    f"method={FEDREP} method.local_steps=6 method.body_steps=5 "
+    "data=idiolect_outside.data:blobs data.clients=5 model=idiolect_outside.models:two_layers model.width=3 "
+    "codec.up=idiolect_outside.codecs:FixedPoint codec.up.fraction=10 "
+    "evaluation.metrics=[idiolect_outside.metrics:brier] evaluation.metric=brier evaluation.every=2 "
+    "participation.plan=idiolect_outside.plans:Nightly participation.plan.every=3 rounds=6"
 )
 BY_NAME = (
-    "method=FedRep method.head_steps=1 data=blobs data.clients=5 model=two-layers model.width=3 "
-    "codec.up=rounded codec.up.digits=3 evaluation.metrics=brier evaluation.metric=brier evaluation.every=2 "
-    "participation.plan=nightly participation.plan.every=3 rounds=6"
+    "method=Fed-Rep method.local_steps=6 method.body_steps=5 data=blobs data.clients=5 model=two-layers "
+    "model.width=3 codec.up=fixed_point codec.up.fraction=10 evaluation.metrics=brier evaluation.metric=brier "
+    "evaluation.every=2 participation.plan=nightly participation.plan.every=3 rounds=6"
 )
 
 
@@ -51,9 +52,10 @@ def test_a_run_by_import_paths_and_by_the_names_of_entry_points_is_one(user: Pat
     path, name = idiolect.RunFolder("path"), idiolect.RunFolder("name")
     pd.testing.assert_frame_equal(path.metrics(), name.metrics())
     pd.testing.assert_frame_equal(path.traffic(), name.traffic())
-    assert path.config.method["name"] == "elsewhere.fedrep:FedRep"
-    assert name.config.method["name"] == "fed-rep"
-    assert path.config.codec.up == {"name": "elsewhere.others:Rounded", "digits": 3}
+    assert path.config.method["name"] == FEDREP
+    assert name.config.method["name"] == "fedrep"
+    assert path.config.codec.up == {"name": "idiolect_outside.codecs:FixedPoint", "fraction": 10}
+    assert name.config.codec.up == {"name": "fixed-point", "fraction": 10}
     metrics = path.metrics()
     assert metrics.metric.unique().tolist() == ["loss", "accuracy", "balanced_accuracy", "brier"]
     asked = path.traffic().query("direction == 'up'").groupby("round").client.unique()
@@ -72,14 +74,14 @@ def test_a_run_by_import_paths_and_by_the_names_of_entry_points_is_one(user: Pat
 def test_what_comes_after_a_run(user: Path) -> None:
     """Show, report, export, predict, personalize."""
     run(f"run {BY_PATH} out=mine")
-    assert json.loads(run("show mine --json"))["config"]["method"]["name"] == "elsewhere.fedrep:FedRep"
+    assert json.loads(run("show mine --json"))["config"]["method"]["name"] == FEDREP
     assert "fedrep on blobs" in run("show mine")
     run("report mine --out page.html")
     page = Path("page.html").read_text()
     assert "fedrep personal" in page
     assert "Collins et al. 2021" in page
     run("export mine --client site-1 --out site-1")
-    from elsewhere.others import frame
+    from idiolect_outside.data import frame
 
     frame(5, 8, seed=1).query("client == 'site-1'").to_csv("rows.csv", index=False)
     assert set(run("predict site-1 rows.csv").split()[1:]) <= {"yes", "no"}
@@ -91,7 +93,7 @@ def test_what_comes_after_a_run(user: Path) -> None:
     assert Path("models/new site-0/model.json").is_file()
 
 
-def test_a_run_that_was_killed_is_continued_as_if_it_had_not_been(user: Path, outside: Path) -> None:
+def test_a_run_that_was_killed_is_continued_as_if_it_had_not_been(user: Path) -> None:
     settings = f"{BY_PATH} rounds=40 checkpoint.every=1 threads=1"
     run(f"run {settings} out=whole")
     killer = (
@@ -103,10 +105,8 @@ def test_a_run_that_was_killed_is_continued_as_if_it_had_not_been(user: Path, ou
         "    def evaluated(self, round_number, metrics): pass\n"
         "idiolect.run(*sys.argv[1:], watch=lambda config: [Killer()])\n"
     )
-    source = Path(idiolect.__file__).parents[1]
-    environment = {**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{outside}"}
     arguments = [*settings.split(), "out=killed"]
-    killed = subprocess.run([sys.executable, "-c", killer, *arguments], env=environment, check=False)
+    killed = subprocess.run([sys.executable, "-c", killer, *arguments], check=False)
     assert killed.returncode == 9
     run("resume killed")
     assert_same_run(Path("whole"), Path("killed"))
@@ -114,9 +114,7 @@ def test_a_run_that_was_killed_is_continued_as_if_it_had_not_been(user: Path, ou
 
 def test_a_comparison_calls_methods_by_their_own_names(user: Path) -> None:
     settings = "data=blobs data.clients=3 model=mlp model.hidden=[3] rounds=2 out=all"
-    text = run(
-        f"compare methods=local,fedavg,elsewhere.fedrep:FedRep fedrep.local_steps=4 lr=0.2 {settings} --json"
-    )
+    text = run(f"compare methods=local,fedavg,{FEDREP} fedrep.local_steps=4 lr=0.2 {settings} --json")
     rows = pd.DataFrame(json.loads(text)["rows"])
     assert list(dict.fromkeys(rows.method)) == ["local", "fedavg", "fedrep"]
     config = idiolect.RunFolder("all/fedrep-seed0").config
@@ -139,12 +137,12 @@ class Other(FedAvg):
 def test_two_methods_of_one_name_are_not_compared(user: Path) -> None:
     Path("my_namesake.py").write_text(NAMESAKE)
     sentence = (
-        "fed-rep and my_namesake:Other are different methods that are both called 'fedrep'; "
+        "fedrep and my_namesake:Other are different methods that are both called 'fedrep'; "
         "give one of the classes another name"
     )
     result = CliRunner().invoke(app, ["compare", "methods=fedrep,my_namesake:Other", "data=blobs"])
     assert (result.exit_code, sentence in result.output) == (2, True)
-    result = CliRunner().invoke(app, ["compare", "methods=fedrep,elsewhere.fedrep:FedRep", "data=blobs"])
+    result = CliRunner().invoke(app, ["compare", f"methods=fedrep,{FEDREP}", "data=blobs"])
     assert (result.exit_code, "names a method twice" in result.output) == (2, True)
     quick = "data=blobs model=mlp model.hidden=[3] rounds=1"
     run(f"run method=fedrep {quick} out=a")
@@ -155,19 +153,19 @@ def test_two_methods_of_one_name_are_not_compared(user: Path) -> None:
 
 def test_lists_show_what_is_installed(user: Path) -> None:
     assert "Collins et al. 2021" in run("methods")
-    assert "head_steps" in run("methods elsewhere.fedrep:FedRep")
+    assert "body_steps" in run(f"methods {FEDREP}")
     assert json.loads(run("methods fed-rep --json"))[0]["name"] == "fedrep"
     assert "Yes or no, for each client by a rule of its own." in run("datasets")
     assert [d["options"] for d in json.loads(run("datasets --json")) if d["name"] == "blobs"] == [
         ["clients", "rows", "seed"]
     ]
-    assert "3 clients, binary" in run("data elsewhere.others:blobs clients=3")
+    assert "3 clients, binary" in run("data idiolect_outside.data:blobs clients=3")
 
 
 def test_from_python(user: Path) -> None:
-    fedrep = idiolect.method("elsewhere.fedrep:FedRep", lr=0.3, head_steps=2)
-    federation = idiolect.load("elsewhere.others:blobs", seed=0, clients=3)
-    from elsewhere.others import brier
+    fedrep = idiolect.method(FEDREP, lr=0.3, local_steps=6)
+    federation = idiolect.load("idiolect_outside.data:blobs", seed=0, clients=3)
+    from idiolect_outside.metrics import brier
 
     result = idiolect.train(
         fedrep, federation, "two-layers", rounds=2, evaluate_every=1, metrics=[brier], metric="brier"
@@ -179,7 +177,7 @@ def test_from_python(user: Path) -> None:
 
 
 def test_a_metric_that_is_an_object_cannot_be_kept_in_a_file(user: Path) -> None:
-    from elsewhere.others import brier
+    from idiolect_outside.metrics import brier
 
     with pytest.raises(UserError, match=r"evaluation.metrics is given as an object, which no file can hold"):
         idiolect.run(method="fedavg", data="blobs", rounds=1, metrics=[brier], out="run")
@@ -192,9 +190,13 @@ def test_runs_that_are_reported_by_different_metrics_are_not_put_together(user: 
         idiolect.report("loss", "accuracy", out="page.html")
 
 
-@pytest.mark.parametrize("head", ["output.", ""])
+@pytest.mark.parametrize("head", ["output.*", "*"])
 def test_the_method_keeps_the_contract(head: str, outside: Path) -> None:
-    check_method(idiolect.method("fed-rep", lr=0.2, head=head))
+    check_method(idiolect.method("fed-rep", lr=0.2, local_steps=6, head=(head,)))
+
+
+def test_the_codec_keeps_the_contract(outside: Path) -> None:
+    check_codec(idiolect.codecs.by_name("fixed-point"))
 
 
 def test_a_configuration_file_says_all_that_is_needed(user: Path) -> None:
@@ -202,7 +204,7 @@ def test_a_configuration_file_says_all_that_is_needed(user: Path) -> None:
     Path("again.yaml").write_text(config.to_yaml())
     again = resolve(read_settings(["again.yaml"]))
     assert again == config
-    assert again.participation.plan == {"name": "elsewhere.others:Nightly", "every": 3}
+    assert again.participation.plan == {"name": "idiolect_outside.plans:Nightly", "every": 3}
     plain = {"codec": {"up": "ternary", "keep": 0.2}, "method": "fedavg", "data": "blobs"}
     Path("plain.yaml").write_text(write_settings(plain))
     assert resolve(read_settings(["plain.yaml"])).codec.up == "ternary"
@@ -217,12 +219,12 @@ def test_options_of_one_direction_come_before_those_of_both(user: Path) -> None:
 
 
 REFUSED = {
-    "method=elsewhere.fedrep:FedRap": "the module elsewhere.fedrep has no FedRap (did you mean FedRep?)",
-    "method=elsewhere.fedrep:FedRep method.head_step=1": "method.head_step is not a setting (did you mean",
-    "method=fedavg codec.up=roundd": "codec.up='roundd' is not known (did you mean rounded?)",
-    "method=fedavg codec.up=rounded codec.up.digit=3": "codec 'rounded' has no option 'digit'",
-    "method=fedavg codec.up.digits=3": "codec.up={'digits': 3} is not possible: it must be a name, or {name:",
-    "method=fedavg codec.up=rounded codec.keep=0.3": "codec.keep=0.3 has no effect: it is an option of",
+    "method=idiolect_outside.fedrep:FedRap": ".fedrep has no FedRap (did you mean FedRep?)",
+    f"method={FEDREP} method.body_step=1": "method.body_step is not a setting (did you mean",
+    "method=fedavg codec.up=fixedpont": "codec.up='fixedpont' is not known (did you mean fixed-point?)",
+    "method=fedavg codec.up=fixed-point codec.up.bit=3": "codec 'fixed-point' has no option 'bit'",
+    "method=fedavg codec.up.fraction=3": "codec.up={'fraction': 3} is not possible: it must be a name, or {",
+    "method=fedavg codec.up=fixed-point codec.keep=0.3": "codec.keep=0.3 has no effect: it is an option of",
     "method=fedavg participation.plan=nightly participation.rate=0.5": "rate has no effect beside plan",
     "method=fedavg participation.plan=nightli": "plan='nightli' is not known (did you mean nightly?)",
     "method=fedavg participation.plan=nightly participation.plan.evry=2": "has no option 'evry'",
@@ -263,8 +265,8 @@ def test_settings_are_checked_before_data_are_read(user: Path) -> None:
 
 
 def test_a_metric_says_for_which_tasks_it_is(user: Path) -> None:
-    result = CliRunner().invoke(app, ["run", "method=fedavg", "data=vowels", "evaluation.metrics=brier"])
-    assert (result.exit_code, "brier is no metric of a multiclass task" in result.output) == (2, True)
+    result = CliRunner().invoke(app, ["run", "method=fedavg", "data=quadratics", "evaluation.metrics=brier"])
+    assert (result.exit_code, "brier is no metric of a regression task" in result.output) == (2, True)
 
 
 def test_a_metric_of_the_task_can_be_the_one_that_counts(user: Path) -> None:
@@ -282,8 +284,6 @@ def test_a_run_whose_module_is_gone_says_so(user: Path, monkeypatch: pytest.Monk
 
 
 def test_a_codec_of_ones_own_sends_what_it_says(outside: Path) -> None:
-    rounded = idiolect.codecs.by_name("rounded", digits=1)
+    codec = idiolect.codecs.by_name("fixed-point", fraction=3)
     vector = torch.tensor([0.123, -1.27])
-    assert rounded.decode(rounded.encode(vector).payload, (2,), torch.float32).tolist() == pytest.approx(
-        [0.1, -1.3]
-    )
+    assert codec.decode(codec.encode(vector).payload, (2,), torch.float32).tolist() == [0.125, -1.25]
