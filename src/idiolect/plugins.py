@@ -222,7 +222,7 @@ def _import(path: str, where: str) -> Any:
         raise UserError(f"{where} cannot be imported: {_reason(error, module_name)}") from error
     for part in attribute.split("."):
         if not hasattr(found, part):
-            near = did_you_mean(part, vars(found))
+            near = did_you_mean(part, dir(found))
             raise UserError(f"{where} cannot be imported: the module {module_name} has no {attribute}{near}")
         found = getattr(found, part)
     return found

@@ -260,6 +260,12 @@ def test_what_is_wrong_is_one_line(settings: str, user: Path) -> None:
     assert REFUSED[settings] in result.output
 
 
+def test_settings_are_checked_before_data_are_read(user: Path) -> None:
+    for setting in ("metrics=brir", "participation.plan=nightli", "codec.up=roundd", "model=two-layer"):
+        with pytest.raises(UserError, match="is not known"):
+            resolve(read_settings(["method=fedavg", "data=nowhere.csv", setting]))
+
+
 def test_a_metric_says_for_which_tasks_it_is(user: Path) -> None:
     result = CliRunner().invoke(app, ["run", "method=fedavg", "data=quadratics", "evaluation.metrics=brier"])
     assert (result.exit_code, "brier is no metric of a regression task" in result.output) == (2, True)

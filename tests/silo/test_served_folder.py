@@ -26,9 +26,9 @@ APFL = {"name": "apfl", "local_steps": 2}
 ROUNDS = 4
 
 
-def served(folder: Path, method: dict[str, Any] = APFL, **options: Any) -> RunFolder:
+def served(folder: Path, method: dict[str, Any] = APFL, rounds: int = ROUNDS, **options: Any) -> RunFolder:
     """A run between silos without a network."""
-    settings = config(method, ROUNDS, **options)
+    settings = config(method, rounds, **options)
     run = ServedRun.create(folder / "served", deployed(settings, folder))
     return coordinate(run, Direct(silos_in(folder / "silos")))
 
@@ -93,10 +93,10 @@ GLOBAL = [kind.name for kind in METHODS if "global" in kind.kinds]
 @pytest.mark.parametrize("name", GLOBAL)
 def test_the_global_model_can_be_exported(name: str, tmp_path: Path) -> None:
     """It is the server's own: the brief has it, whatever the client knows."""
-    ours = served(tmp_path, {"name": name})
+    ours = served(tmp_path, {"name": name}, rounds=1)
     say("export", ours.path, "--client", "south", "--kind", "global", "--out", tmp_path / "model")
     exported = dict(load_model(tmp_path / "model").module.named_parameters())
-    assert_same(exported, simulate(config({"name": name})).play(ROUNDS).predictor(1)["global"])
+    assert_same(exported, simulate(config({"name": name})).play(1).predictor(1)["global"])
     predictions = load_model(tmp_path / "model").predict(own_rows("south"))
     assert set(predictions) <= {"better", "same", "worse"}
 

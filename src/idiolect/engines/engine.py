@@ -72,7 +72,7 @@ class Setting:
         self.batches = Batches(federation, seed, batch_size, objective.dtype)
         # torch warns of operations that it does for one model after the other: no concern of a user's.
         torch._C._functorch._set_vmap_fallback_warning_enabled(False)  # type: ignore[attr-defined]
-        for count in {min(2, int(self.batches.batch_sizes.min())), 2}:
+        for count in {1, 2} if (self.batches.batch_sizes == 1).any() else {2}:
             rows = torch.arange(count) % len(federation.inputs)
             weights = torch.full((count,), 1 / count, dtype=objective.dtype)
             refuse_unfit_model(objective, self.batches.gather(rows, weights))

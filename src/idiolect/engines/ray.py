@@ -232,6 +232,7 @@ def _connect(address: str | None, workers: int) -> None:
         return
     with _same_modules():
         ray.init(
+            address="local",  # of its own, whoever else runs one on this machine
             num_cpus=workers,
             object_store_memory=OBJECT_STORE_BYTES,
             include_dashboard=False,

@@ -170,7 +170,8 @@ class Measures:
 
 def all_named(metrics: Sequence[str | Metric], main: str | None = None) -> tuple[str | Metric, ...]:
     """The metrics that settings name; with the main one, unless that is called by its own name."""
-    if main is None or main in {_find(metric).name for metric in metrics}:
+    own_names = [_find(metric).name for metric in metrics]
+    if main is None or main in own_names:
         return tuple(metrics)
     CATALOGUE.find(main, "evaluation.metric")
     return (*metrics, main)
