@@ -261,7 +261,7 @@ def test_what_is_wrong_is_one_line(settings: str, user: Path) -> None:
 
 
 def test_settings_are_checked_before_data_are_read(user: Path) -> None:
-    for setting in ("metrics=brir", "participation.plan=nightli", "codec.up=roundd", "model=two-layer"):
+    for setting in ("metrics=brir", "participation.plan=nightli", "codec.up=fixedpont", "model=two-layer"):
         with pytest.raises(UserError, match="is not known"):
             resolve(read_settings(["method=fedavg", "data=nowhere.csv", setting]))
 
