@@ -105,7 +105,7 @@ def test_the_bound_of_theorem_1_holds_along_a_run(work):
     best = (h * c).sum(0) / h.sum(0)
     distances = []
     for number in range(40):
-        distance = float((simulation.server.broadcast.model["weight"] - best).square().sum())
+        distance = float((simulation.predictor(0)["global"]["weight"] - best).square().sum())
         distances.append(distance)
         assert distance <= bound.distance(number) * (1 + 1e-12)
         simulation.advance()

@@ -29,8 +29,8 @@ BY_PATH = (
 BY_NAME = (
     "method=Fed-Rep method.local_steps=6 method.body_steps=5 data=blobs data.clients=5 model=two-layers "
     "model.width=3 codec.up=fixed_point codec.up.fraction=10 evaluation.metrics=brier "
-    "evaluation.metric=brier evaluation.every=2 "
-    "participation.plan=nightly participation.plan.every=3 rounds=6"
+    "evaluation.metric=brier evaluation.every=2 participation.plan=nightly participation.plan.every=3 "
+    "rounds=6"
 )
 
 

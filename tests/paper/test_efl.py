@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 
 from idiolect.codecs import SparseTernary
 from idiolect.core import tree
@@ -23,7 +22,6 @@ from idiolect.methods.fedavg import FedAvg
 from idiolect.participation import Participation
 from idiolect.participation.sampling import Plan, Uniform
 from idiolect.simulation import EngineName, Simulation
-from idiolect.testing import check_method
 from idiolect.testing.problems import small_network
 from paper.problems import ENGINES, Softmax, close, finite_difference, of_method, vector
 
@@ -585,12 +583,3 @@ def test_a_subsample_takes_different_rows_and_all_where_there_are_fewer():
         torch.testing.assert_close(chosen, everything, rtol=1e-12, atol=0)
     part = diagonal_fisher("empirical", params, site, most_rows=6)
     assert not torch.allclose(tree.flatten(part), tree.flatten(everything), rtol=1e-3)
-
-
-def test_it_keeps_the_contract_of_methods():
-    check_method(EFL(lr=0.2, local_steps=4, elasticity=0.05))
-
-
-def test_scaling_before_compression_needs_a_common_number_of_steps():
-    with pytest.raises(ValidationError, match="scale_before_compress"):
-        EFL(local_steps={"epochs": 1}, scale_before_compress=True)

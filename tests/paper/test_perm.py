@@ -185,7 +185,6 @@ def test_two_stage_equals_its_transcription(engine, participation, rule):
 
 def test_the_contract_of_methods_holds():
     check_method(PERM(local_steps=3, warmup_rounds=1, weights={"projected_steps": 2}, ball_radius=3.0))
-    check_method(PERMTwoStage(local_steps=3, global_rounds=1))
 
 
 # ---- identities -------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from idiolect.methods.submodels import FederatedDropout, FedRolex, HeteroFL
 from idiolect.models import build_model
 from idiolect.participation.sampling import Uniform
 from idiolect.simulation import Simulation
-from idiolect.testing import check_method
 from idiolect.testing.problems import small_network, uneven_classification
 from paper.problems import ENGINES, close
 
@@ -145,11 +144,6 @@ def test_a_client_is_sent_and_sends_only_what_it_holds(engine):
     held: Tensor = ours.clients().w["0.bias"]
     assert (held[1::2, 2:] == 0).all()
     assert (held[1::2, :2] != 0).all()
-
-
-@pytest.mark.parametrize("kind", [HeteroFL, FedRolex, FederatedDropout])
-def test_the_contract_of_methods_holds(kind):
-    check_method(kind(capacities=(1.0, 0.5, 0.25), local_steps=2))
 
 
 def test_a_model_without_layers_is_refused_unless_everybody_holds_it_whole():

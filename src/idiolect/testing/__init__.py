@@ -3,7 +3,7 @@
 from idiolect.testing.codec_contract import check_codec
 from idiolect.testing.contract import ContractError
 from idiolect.testing.engine_contract import check_engine
-from idiolect.testing.method_contract import FixedPoint, Reduction, check_method
+from idiolect.testing.method_contract import FixedPoint, Reduction, check_fixed_point, check_method
 from idiolect.testing.problems import Quadratics, small_network, uneven_classification
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Reduction",
     "check_codec",
     "check_engine",
+    "check_fixed_point",
     "check_method",
     "small_network",
     "uneven_classification",

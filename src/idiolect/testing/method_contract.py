@@ -80,7 +80,7 @@ def check_method(
     ]
     if fixed_point is not None:
         clauses.append(
-            ("reaches its fixed point", lambda: _reaches(method, fixed_point, rounds_to_fixed_point))
+            ("reaches its fixed point", lambda: check_fixed_point(bare, fixed_point, rounds_to_fixed_point))
         )
     require_clauses(name, clauses)
 
@@ -204,7 +204,8 @@ def _reduces(method: Method, reduction: Reduction) -> None:
         require_equal(ours, theirs, EQUAL)
 
 
-def _reaches(method: Method, fixed_point: FixedPoint, rounds: int) -> None:
+def check_fixed_point(method: Method, fixed_point: FixedPoint, rounds: int = 300) -> None:
+    """The method's models must end where mathematics says, on asymmetric quadratics."""
     problem = Quadratics.asymmetric()
     simulation = Simulation(
         copy.deepcopy(method), problem.model, problem.federation(), batch_size=None, dtype=torch.float64
