@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from idiolect_outside.codecs import FixedPoint
 from idiolect_outside.fedrep import FedRep
@@ -28,6 +28,7 @@ def test_numbers_by_hand() -> None:
 
 @each_codec
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@settings(deadline=None)
 @given(values=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=20))
 def test_a_decoded_message_is_the_compression_bit_for_bit(
     codec: FixedPoint, dtype: torch.dtype, values: list[float]
