@@ -12,7 +12,7 @@ from pathlib import Path
 from silo.problem import own_rows
 
 # One thread each: several processes share two cores.
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
 
 @contextmanager
@@ -20,7 +20,8 @@ def started(folder: Path, label: str, *arguments: str) -> Iterator[subprocess.Po
     """`idiolect ...` as a process; ended by its number at the end of the block."""
     command = [sys.executable, "-m", "idiolect.cli", *arguments]
     with (folder / f"{label}.log").open("ab") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=folder, env=ENVIRONMENT)
+        environment = {**os.environ, **ENVIRONMENT}
+        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=folder, env=environment)
     try:
         yield process
     finally:

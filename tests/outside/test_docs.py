@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import idiolect
 from idiolect.cli import app
-from idiolect.testing import check_method
+from idiolect.testing import check_codec, check_method
 
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", (DOCS / "extending.md").read_text(), re.M | re.S)
@@ -60,6 +60,10 @@ def test_the_lines_of_python(reader: Path) -> None:
 
 def test_the_method_of_the_page_keeps_the_contract(reader: Path) -> None:
     check_method(idiolect.method("my_package.fedavgm:FedAvgM", lr=0.2))
+
+
+def test_the_codec_of_the_page_keeps_the_contract(reader: Path) -> None:
+    check_codec(idiolect.codecs.by_name("my_package.codecs:Rounded", digits=3))
 
 
 def test_the_entry_points_of_the_page_are_those_that_are_looked_for() -> None:
