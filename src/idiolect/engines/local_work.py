@@ -119,7 +119,7 @@ class LocalWork:
         )
         plain = self._plain_step(chunk, work_structure, fixed_structure)
         taken: Steps | None = None
-        checked = self._checked_step(chunk, steps)
+        checked = None if self._compiler is None else self._checked_step(chunk, steps)
         for step, calls in zip(steps, rows.split(per_step), strict=True):
             drawn = [leaf for call in calls for leaf in self._laid_out(batches.gather(call, weights))]
             arguments = Arguments(changing, fixed, drawn, torch.tensor(step))
