@@ -62,7 +62,8 @@ def moved_to_means(models: Params, uploads: Params, labels: Tensor, counts: Tens
         model, members = tree.row(models, group), labels == group
         if members.any():
             changes = tree.subtract(tree.select(uploads, members), model)
-            change = tree.weighted_sum(changes, counts[members] / counts[members].sum())
+            shares = counts[members].double()
+            change = tree.weighted_sum(changes, shares / shares.sum())
             model = tree.advance(model, step, change)
         moved.append(model)
     return tree.stack(moved)

@@ -9,7 +9,6 @@ Client i (spec 4.5), with its group's model ω and θ = ω at the start; one loc
     keep θ_i, send ω_i                                                                       (C3)
 
 Server: k-means on the uploads gives groups C_1..C_K (S1), named after the models they are nearest to (S2);
-
     Ω_k <- (1 - β) Ω_k + β mean over C_k of ω_i;   an empty group keeps its model            (S3)
 """
 
@@ -85,15 +84,14 @@ class PFedKM(core.Method, core.Exchange):
 
     def server_init(self, params: Params, population: core.Population, key: Tensor) -> Server:
         """All group models equal; so labels do not matter yet."""
-        clients, models = len(population.sizes), tree.stack([params] * self.groups)
-        labels = torch.zeros(clients, dtype=torch.int64)
-        last = LastUploads.begin(self._upload(params, params), clients, keeps=self.cache_age != 0)
-        return Server(models, labels, last, torch.tensor(0), key)
+        labels = torch.zeros_like(population.sizes)
+        upload = Up(params, params if self.cluster_on == "theta" else ())
+        last = LastUploads.begin(upload, len(labels), keeps=self.cache_age != 0)
+        return Server(tree.stack([params] * self.groups), labels, last, torch.tensor(0), key)
 
     def client_init(self, server: Server, client_id: Tensor) -> Client:
         """Both models are the group's."""
-        model = tree.row(server.models, server.labels[client_id])
-        return Client(model, model)
+        return Client(*[tree.row(server.models, server.labels[client_id])] * 2)
 
     def down(self, server: Server, ids: Tensor) -> Down:
         """Ω[c_i]."""
@@ -109,7 +107,7 @@ class PFedKM(core.Method, core.Exchange):
 
     def finish(self, work: Client, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
         """C3: keep θ_i and ω_i, send ω_i."""
-        return work, self._upload(work.omega, work.theta)
+        return work, Up(work.omega, work.theta if self.cluster_on == "theta" else ())
 
     def absorb(self, server: Server, replies: Up, cohort: core.Cohort) -> tuple[Server, core.Info]:
         """S1 to S3, on the uploads of all who were heard of lately."""
@@ -118,8 +116,7 @@ class PFedKM(core.Method, core.Exchange):
         points = uploads.omega if self.cluster_on == "omega" else uploads.theta
         seed = rng.generator_seed(server.key)
         grouping = regroup(points, uploads.omega, server.models, server.labels[ids], seed, self.restarts)
-        counts = cohort.population.sizes[ids].double()
-        counts = counts if self.weighting == "samples" else torch.ones_like(counts)
+        counts = cohort.population.sizes[ids] if self.weighting == "samples" else torch.ones_like(ids)
         models = moved_to_means(server.models, uploads.omega, grouping.labels, counts, self.server_mixing)
         labels = server.labels.index_copy(0, ids, grouping.labels)
         return server._replace(models=models, labels=labels, last=last), {"labels": labels, **grouping.info}
@@ -135,9 +132,6 @@ class PFedKM(core.Method, core.Exchange):
     def newcomer(self, server: Server) -> tuple["PFedKMNewcomer", Server]:
         """The group of least loss, then local rounds from its model."""
         return PFedKMNewcomer(self, self.local_steps), server
-
-    def _upload(self, omega: Params, theta: Params) -> Up:
-        return Up(omega, theta if self.cluster_on == "theta" else ())
 
 
 class NewcomerClient(NamedTuple):

@@ -14,7 +14,7 @@ them of the server's ω. π_k is the chance with which k was asked, E the full l
 local steps of a round, with all of U and V, and reports nothing.
 """
 
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from pydantic.dataclasses import dataclass
@@ -23,38 +23,8 @@ from torch import Tensor
 from idiolect import core
 from idiolect.core import STRICT, Batches, Params, Site, tree
 from idiolect.methods.efl.hyper_parameters import Settings
+from idiolect.methods.efl.states import Client, Down, Server, Up
 from idiolect.methods.efl.terms import Activity, Elastic, Terms, diagnostics, elastic_weights
-
-
-class Server(NamedTuple):
-    """ω, U and V, who was heard how often, and the round."""
-
-    w: Params
-    elastic: Elastic
-    activity: Activity
-    round: Tensor
-
-
-class Client(NamedTuple):
-    """x: the model after the last local steps; U and V as last told, where that is not in every round."""
-
-    localized: Params
-    terms: Terms | tuple[()]
-
-
-class Down(NamedTuple):
-    """ω, and U, V (nothing while they are zero, before the first report)."""
-
-    w: Params
-    fisher: Terms | tuple[()]
-
-
-class Up(NamedTuple):
-    """The change x - ω, the Fisher terms u_k, v_k where they are due, the completed steps s_k."""
-
-    delta: Params
-    fisher: Terms | tuple[()]
-    steps: Tensor
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
