@@ -91,6 +91,9 @@ ZOO: Mapping[str, Callable[[], nn.Module]] = {
     "a residual network that uses a layer twice": _residual,
     "a network with attention": lambda: nn.Sequential(Attention(), nn.Linear(8, 3)),
     "a network with an embedding": lambda: nn.Sequential(SignEmbedding(4), nn.Linear(8, 3)),
+    "a network with a convolution": lambda: nn.Sequential(
+        nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 2, 2), nn.Tanh(), nn.Flatten(), nn.Linear(6, 3)
+    ),
 }
 
 
