@@ -39,6 +39,7 @@ from idiolect.runs.comparison import (
     runs_of,
 )
 from idiolect.runs.config import resolve
+from idiolect.runs.decisions import decide
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.lifecycle import Watch, continue_run, nobody, start_or_continue
 from idiolect.runs.personalization import Newcomers
@@ -77,7 +78,9 @@ def train(
     config = resolve(chosen)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    simulation = build_simulation(config, load_federation(config))
+    federation = load_federation(config)
+    config, _ = decide(config, federation)
+    simulation = build_simulation(config, federation)
     measures = config.evaluation.measures(simulation.federation.task)
     memory = Memory()
     play_rounds(simulation, config.pace, measures, memory)
@@ -96,13 +99,13 @@ def run(*sources: Source, watch: Watch = nobody, **settings: Any) -> RunFolder:
         with `played(round_number)` and `evaluated(round_number, metrics)`.
     """
     config = resolve(read_settings([*sources, settings]))
-    return start_or_continue(config, watch(config))
+    return start_or_continue(config, watch)
 
 
 def resume(folder: FolderPath, *, watch: Watch = nobody) -> RunFolder:
     """Continue a run that was stopped, bitwise as if it had not been."""
     found = RunFolder(folder)
-    return continue_run(found, watch(found.config))
+    return continue_run(found, watch)
 
 
 def compare(*sources: Source, watch: Watch = nobody, **settings: Any) -> Comparison:

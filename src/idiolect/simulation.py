@@ -38,6 +38,7 @@ class Simulation:
         batch_size: int | None = 20,
         weight_decay: float = 0.0,
         dtype: torch.dtype = torch.float32,
+        clip: float | None = None,
         engine: EngineName | HereEngine | RayEngineChoice = "vectorised",
         store: Store | None = None,
         round_steps: int | None = None,
@@ -50,6 +51,7 @@ class Simulation:
             batch_size=batch_size,
             weight_decay=weight_decay,
             dtype=dtype,
+            clip=clip,
             store=store,
             round_steps=round_steps,
         )
@@ -125,6 +127,7 @@ class Simulation:
             batch_size=setting.batches.batch_size,
             weight_decay=setting.objective.weight_decay,
             dtype=setting.objective.dtype,
+            clip=setting.objective.clip,
             engine=self._engine_choice,
             round_steps=round_steps,
         )

@@ -240,7 +240,7 @@ class _CountingObjective(Objective):
     """An objective that counts its gradients."""
 
     def __init__(self, objective: Objective) -> None:
-        super().__init__(objective.module, objective.task, objective.weight_decay)
+        super().__init__(objective.module, objective.task, objective.weight_decay, objective.clip)
         self.gradients = 0
 
     def gradient(self, params: Params, batch: Batch) -> Params:

@@ -97,6 +97,14 @@ class Method(ABC):
         """A model whose spread over clients is logged for every local step; its path is sent for that."""
         return None
 
+    def suited_rates(self, smoothness: float, clients: int) -> dict[str, float]:
+        """Step sizes by hyper-parameter, for clients whose losses' gradients have this Lipschitz constant L.
+
+        A run takes them where its settings leave rates open. Here: 1/L, for a method whose steps follow the
+        gradient of f_i; a method that adds curvature to it, or steps on something else, says so.
+        """
+        return {"learning_rate": 1 / smoothness}
+
     def own_codec(self) -> OwnCodec | None:
         """The codec that the method's paper has; None: messages are as a run's settings say."""
         return None

@@ -36,13 +36,19 @@ _DROPOUT = nn.modules.dropout._DropoutNd
 
 
 class Objective:
-    """f(w) = sum over rows of weight * loss(model(w, x), y) + (weight_decay / 2) * |w|^2."""
+    """f(w) = sum over rows of weight * loss(model(w, x), y) + (weight_decay / 2) * |w|^2.
 
-    def __init__(self, module: nn.Module, task: Task, weight_decay: float = 0.0) -> None:
+    `clip`: the largest norm of a gradient, which is shortened to it; None: gradients are what they are.
+    """
+
+    def __init__(
+        self, module: nn.Module, task: Task, weight_decay: float = 0.0, clip: float | None = None
+    ) -> None:
         refuse_unsupported_layers(module)
         self.module = module
         self.task = task
         self.weight_decay = weight_decay
+        self.clip = clip
         self._names = dict.fromkeys(name for name, _ in module.named_parameters())
         self._further_names = _names_of_tied_parameters(module)
 
@@ -89,12 +95,19 @@ class Objective:
         return gradient(lambda at: self.data_loss(at, batch), params)
 
     def gradient(self, params: Params, batch: Batch) -> Params:
-        """The gradient of f in its parameters."""
+        """The gradient of f in its parameters, at most as long as `clip`."""
         slopes = self.data_gradient(params, batch)
         if self.weight_decay:
             # By hand: autograd would build the l2 term's graph anew in every step.
             slopes = tree.map_tree(lambda g, w: g + self.weight_decay * w, slopes, params)
-        return slopes
+        return slopes if self.clip is None else _shortened(slopes, self.clip)
+
+
+def _shortened(slopes: Params, longest: float) -> Params:
+    """The same direction, at most so long."""
+    # Clamped before the root, whose derivative at zero is infinite.
+    squares = tree.squared_norm(slopes).clamp_min(longest**2)
+    return tree.scale(slopes, longest * squares.rsqrt())
 
 
 def _names_of_tied_parameters(module: nn.Module) -> dict[str, str]:

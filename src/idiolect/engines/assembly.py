@@ -60,6 +60,7 @@ def set_up(
     batch_size: int | None,
     weight_decay: float,
     dtype: torch.dtype,
+    clip: float | None = None,
     store: Store | None = None,
     round_steps: int | None = None,
 ) -> Setting:
@@ -68,7 +69,7 @@ def set_up(
     module = in_precision(model, dtype) if isinstance(model, nn.Module) else seeded_module(model, seed, dtype)
     return Setting(
         observed(with_own_codec(method)),
-        Objective(module, federation.task, weight_decay),
+        Objective(module, federation.task, weight_decay, clip),
         federation,
         store or MemoryStore(len(federation)),
         seed=seed,

@@ -10,6 +10,7 @@ from idiolect.evaluation.metrics import Metric
 
 Choice = Literal["validation", "last"]
 WORST_SHARE = 0.1
+LOSS_STEP = 0.9
 
 
 class Summary(NamedTuple):
@@ -80,6 +81,23 @@ def reported_round(metrics: pd.DataFrame, kind: str, metric: Metric, choice: Cho
     if choice == "last" or not scores:
         return int(metrics["round"].max())
     return max(sorted(scores), key=lambda round_number: scores[round_number])
+
+
+def last_improvement(scores: Mapping[int, tuple[float, float]]) -> int:
+    """The last round with a better value than all before, or with a loss a tenth below the last such round's.
+
+    A loss can creep down for ever where decisions have long been made; it counts where values stand still
+    because nothing is decided yet.
+
+    >>> last_improvement({0: (0.5, -1.0), 5: (0.5, -0.8), 10: (0.6, -0.7), 15: (0.6, -0.69)})
+    10
+    """
+    last, best, loss = 0, -np.inf, np.inf
+    for round_number in sorted(scores):
+        value, negative_loss = scores[round_number]
+        if value > best or -negative_loss < LOSS_STEP * loss:
+            last, best, loss = round_number, max(value, best), -negative_loss
+    return last
 
 
 def reported_part(metrics: pd.DataFrame) -> str:

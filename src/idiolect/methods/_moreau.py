@@ -43,6 +43,12 @@ def descend(omega: Params, theta: Params, *, attraction: float, rate: Tensor | f
     return tree.pull(omega, theta, rate * attraction)
 
 
+def envelope_rates(smoothness: float, attraction: float) -> dict[str, float]:
+    """One over the smoothness of what is minimised: L + λ of h, in θ; λ L / (λ + L) of F, in ω."""
+    outer = 1 / smoothness + (1 / attraction if attraction else 0.0)  # with λ = 0, ω rests at any rate
+    return {"learning_rate": outer, "inner_rate": 1 / (smoothness + attraction)}
+
+
 class EnvelopeSettings(Protocol):
     """The hyper-parameters of a method that minimises envelopes."""
 

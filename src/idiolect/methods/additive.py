@@ -93,6 +93,10 @@ class Additive(core.Method, core.Exchange):
             )
         return self
 
+    def suited_rates(self, smoothness: float, clients: int) -> dict[str, float]:
+        """w + θ moves by both steps."""
+        return {"learning_rate": 1 / (2 * smoothness)}
+
     @property
     def _personal_rate(self) -> core.Schedule:
         return self.learning_rate if self.personal_rate is None else self.personal_rate

@@ -62,6 +62,10 @@ class FedProx(core.Method, core.Exchange):
     local_steps: core.LocalWork = hyper(10, "local steps in a round", symbol="E")
     weighting: core.Weighting = hyper("uniform", "weights of the replies", symbol="a_i")
 
+    def suited_rates(self, smoothness: float, clients: int) -> dict[str, float]:
+        """The pull adds its weight to the curvature."""
+        return {"learning_rate": 1 / (smoothness + self.proximal)}
+
     def server_init(self, params: Params, population: core.Population, key: Tensor) -> Server:
         """w^0."""
         return Server(params)

@@ -80,6 +80,10 @@ class PerFedAvg(core.Method, core.Exchange):
     local_steps: core.LocalWork = hyper(10, "local steps in a round", symbol="τ")
     weighting: core.Weighting = hyper("uniform", "weights of the replies", symbol="a_i")
 
+    def suited_rates(self, smoothness: float, clients: int) -> dict[str, float]:
+        """f(w - α ∇f(w)) is no less smooth than f as long as α ≤ 1/L."""
+        return {"learning_rate": 1 / smoothness, "adaptation_rate": 1 / smoothness}
+
     def server_init(self, params: Params, population: core.Population, key: Tensor) -> Server:
         """w^0."""
         return Server(params)

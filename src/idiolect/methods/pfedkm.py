@@ -20,7 +20,7 @@ from torch import Tensor
 
 from idiolect import core
 from idiolect.core import STRICT, Batches, Params, Site, hyper, rng, tree
-from idiolect.methods._moreau import local_round
+from idiolect.methods._moreau import envelope_rates, local_round
 from idiolect.methods.groups import GroupModels, LastUploads, best_group, moved_to_means, regroup
 
 
@@ -81,6 +81,10 @@ class PFedKM(core.Method, core.Exchange):
     cache_age: int | None = hyper(None, "rounds that an absentee's upload counts; None: always", ge=0)
     restarts: int = hyper(10, "k-means++ starts besides the one from the group models", ge=1)
     weighting: core.Weighting = hyper("uniform", "weights inside a group", paper="uniform")
+
+    def suited_rates(self, smoothness: float, clients: int) -> dict[str, float]:
+        """Those of the Moreau envelope."""
+        return envelope_rates(smoothness, self.moreau_weight)
 
     def server_init(self, params: Params, population: core.Population, key: Tensor) -> Server:
         """All group models equal; so labels do not matter yet."""

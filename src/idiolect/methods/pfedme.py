@@ -21,7 +21,7 @@ from torch import Tensor
 
 from idiolect import core
 from idiolect.core import STRICT, Batches, Params, Site, hyper, tree
-from idiolect.methods._moreau import local_round
+from idiolect.methods._moreau import envelope_rates, local_round
 
 
 class Server(NamedTuple):
@@ -87,6 +87,10 @@ class PFedMe(core.Method, core.Exchange):
         paper="all",
     )
     weighting: core.Weighting = hyper("uniform", "weights of the replies", paper="uniform")
+
+    def suited_rates(self, smoothness: float, clients: int) -> dict[str, float]:
+        """Those of the Moreau envelope."""
+        return envelope_rates(smoothness, self.moreau_weight)
 
     def server_init(self, params: Params, population: core.Population, key: Tensor) -> Server:
         """w^0."""

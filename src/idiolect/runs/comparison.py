@@ -123,7 +123,7 @@ def compare_methods(config: ComparisonConfig, watch: Watch = nobody) -> Comparis
         "runs": [Path(run_config.out or "").name for run_config in config.configs],
     }
     write_json(marker, content)
-    runs = [start_or_continue(run_config, watch(run_config)) for run_config in config.configs]
+    runs = [start_or_continue(run_config, watch) for run_config in config.configs]
     write_parquet(folder / "table.parquet", tabulate(runs))
     return Comparison(folder)
 

@@ -31,6 +31,7 @@ from idiolect.runs.settings import NAMED_SECTIONS, SHORTCUTS, Settings, merge, w
 from idiolect.runs.signatures import build, check_arguments, dump, fields_of, require_known, spelled_out
 from idiolect.trackers import TrackerName
 
+AUTO = "auto"  # in place of a rate: it is to suit the data
 AT_SILOS = "at-silos"  # in place of a data set: the tables of the silos that a run is served to
 
 WholeNumber = Annotated[int, Field(strict=True)]
@@ -48,6 +49,11 @@ class EvaluationSettings:
     )
     metric: str | None = Field(
         default=None, description="what rounds are chosen and models reported by; None: accuracy or rmse"
+    )
+    patience: Annotated[WholeNumber, Field(ge=0)] | None = Field(
+        default=None,
+        description="rounds without a better validation value or loss after which a run ends; 0: none do; "
+        "None: 100 where `rounds` is left open",
     )
 
     def measures(self, task: Task) -> Measures:
@@ -77,12 +83,17 @@ class RunConfig:
         default_factory=Participation, description="who takes part, and how much work each completes"
     )
     codec: CodecConfig = Field(default_factory=CodecConfig, description="what compresses the messages")
-    rounds: WholeNumber = Field(default=50, ge=1, description="rounds of communication")
+    rounds: Annotated[WholeNumber, Field(ge=1)] | None = Field(
+        default=None, description="rounds of communication; None: as many as validation rows gain from"
+    )
     seed: WholeNumber = Field(default=0, ge=0, lt=2**63, description="of splits, initial models and batches")
-    batch_size: Annotated[WholeNumber, Field(ge=1)] | Literal["all"] = Field(
-        default=20, description="rows in each gradient"
+    batch_size: Annotated[WholeNumber, Field(ge=1)] | Literal["all"] | None = Field(
+        default=None, description="rows in each gradient; None: 128 for linear models, 20 for others"
     )
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False, description="the l2 term's factor")
+    clip: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="largest norm of a gradient; None: any"
+    )
     dtype: Literal["float32", "float64"] = Field(default="float32", description="precision of models")
     engine: HereEngine | RayEngineChoice = Field(
         default_factory=HereEngine,
@@ -128,8 +139,10 @@ class RunConfig:
 
     @property
     def pace(self) -> Pace:
-        """When to evaluate and save."""
-        return Pace(self.rounds, self.evaluation.every, self.checkpoint.every)
+        """When to evaluate, to save and to end."""
+        assert self.rounds is not None, "decided when the run begins"
+        patience = self.evaluation.patience or None
+        return Pace(self.rounds, self.evaluation.every, self.checkpoint.every, patience)
 
     def plain(self) -> Settings:
         """As plain data, without where it is kept."""
@@ -140,13 +153,31 @@ class RunConfig:
         del settings["out"]
         return settings
 
+    @property
+    def open_rates(self) -> list[str]:
+        """The hyper-parameters of the method that are to suit the data."""
+        return [name for name, value in self.method.items() if value == AUTO]
+
     def decided(self, like: "RunConfig | None" = None) -> "RunConfig":
-        """With what was left open decided: as in a run that was begun already, or by this machine."""
+        """With what does not depend on data decided: by this machine, or as in a run that was begun."""
         threads = self.threads or (torch.get_num_threads() if like is None else like.threads)
         optimise = self.engine.optimise
         if optimise is None:
             optimise = True if like is None else like.engine.optimise
         return replace(self, threads=threads, engine=replace(self.engine, optimise=optimise))
+
+    def completed(self, like: "RunConfig") -> "RunConfig":
+        """With all that was left open as in a run that was begun already."""
+        patience = self.evaluation.patience
+        return replace(
+            self.decided(like),
+            rounds=self.rounds or like.rounds,
+            batch_size=self.batch_size or like.batch_size,
+            method=self.method | {name: like.method.get(name) for name in self.open_rates},
+            evaluation=replace(
+                self.evaluation, patience=like.evaluation.patience if patience is None else patience
+            ),
+        )
 
     def without_rewriting(self) -> "RunConfig":
         """With plain local steps, for a run in which a rewritten one was found to be wrong."""
@@ -188,8 +219,8 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
 
 
 def build_method(section: Section) -> Method:
-    """The method that a section describes, or holds."""
-    options = dict(section)
+    """The method that a section describes, or holds; rates that are to suit the data are its defaults yet."""
+    options = {key: value for key, value in section.items() if value != AUTO}
     name = options.pop("name")
     return name if isinstance(name, Method) else build(find_method(name), options, "method")
 
@@ -255,7 +286,20 @@ def _listed(section: Mapping[str, Any], setting: str) -> Settings:
 def _checked_method(section: Section) -> Section:
     if not isinstance(section["name"], str):
         return section
-    return {"name": METHODS.spelled(section["name"]), **dump(build_method(section))}
+    method = build_method(section)
+    checked = dump(method)
+    rates = [name for name in method.suited_rates(1.0, 1) if _is_rate(checked.get(name))]
+    for name, value in section.items():
+        if value == AUTO and name not in rates and value != checked.get(name):
+            known = ", ".join(rates) or "nothing"
+            raise UserError(f"method.{name}=auto is not possible: what can suit the data is {known}")
+    open_rates = {name: AUTO for name in rates if section.get(name, AUTO) == AUTO}
+    return {"name": METHODS.spelled(section["name"]), **checked, **open_rates}
+
+
+def _is_rate(value: Any) -> bool:
+    """Whether a hyper-parameter is a step size, or a schedule that starts with one."""
+    return isinstance(value, float) or (isinstance(value, dict) and "initial" in value)
 
 
 def _checked_model(section: Section) -> Section:

@@ -6,15 +6,13 @@ from idiolect.runs.signatures import fields_of
 
 _GENERAL: Settings = {"model": "linear", "engine": "vectorised"}
 _BY_DATA: dict[str, Settings] = {
-    "vowels": {"model": "linear", "rounds": 60, "lr": 1.0},
     "shakespeare": {"model": "char-lstm"},
     "quadratics": {"model": "quadratic"},
     "quadratic-pair": {"model": "quadratic"},
     "quadratic-line": {"model": "quadratic"},
 }
-# Vowels: chosen by mean validation accuracy over seeds 0 to 2. The rate from 0.1, 0.2, 0.5 and 1: the same is
-# best for local training, localized FedAvg and APFL. The weight from adaptive, 0.25, 0.5 and 0.75: learned on
-# training rows, the weight of a model that fits them all goes to 1, training alone.
+# Vowels: chosen by mean validation accuracy over seeds 0 to 2. The weight from adaptive, 0.25, 0.5 and 0.75:
+# learned on training rows, the weight of a model that fits them all goes to 1, training alone.
 # EFL: Fisher terms in every round cost twice what FedAvg sends; in every tenth they change its accuracy by
 # less than seeds do, and show what compressed changes save.
 _BY_DATA_AND_METHOD: dict[tuple[str, str], Settings] = {

@@ -13,6 +13,7 @@ from idiolect.errors import UserError
 from idiolect.evaluation.metrics import Metric
 from idiolect.evaluation.summary import Choice, reported_part, reported_round, reported_values, summarise
 from idiolect.runs.config import RunConfig
+from idiolect.runs.decisions import decide
 from idiolect.runs.folder import RunFolder, fingerprint
 from idiolect.runs.rounds import Training, Watcher, play_rounds
 from idiolect.runs.setup import build_simulation, load_federation, place_states
@@ -28,16 +29,20 @@ def nobody(config: RunConfig) -> Sequence[Watcher]:
     return ()
 
 
-def start_or_continue(config: RunConfig, watchers: Sequence[Watcher] = ()) -> RunFolder:
+def start_or_continue(config: RunConfig, watch: Watch = nobody) -> RunFolder:
     """Run a configuration in its folder; a folder of the same run is continued where it stopped."""
     begun = find_run(config)
     if begun is not None:
-        return continue_run(begun, watchers)
-    federation = load_federation(config)
+        return continue_run(begun, watch)
+    path, federation = config.folder, load_federation(config)
     # What is wrong with the settings is said before a folder is made.
     config.evaluation.measures(federation.task)
+    config, reasons = decide(config, federation)
     simulation = build_simulation(config, federation)
-    return _begin(RunFolder.create(config.folder, config, federation), simulation, watchers)
+    folder = RunFolder.create(path, config, federation)
+    for reason in reasons:
+        folder.log(reason)
+    return _begin(folder, simulation, watch)
 
 
 def find_run(config: RunConfig) -> RunFolder | None:
@@ -45,12 +50,12 @@ def find_run(config: RunConfig) -> RunFolder | None:
     if not (config.folder / "run.json").is_file():
         return None
     folder = RunFolder(config.folder)
-    if folder.config.plain() != config.decided(like=folder.config).plain():
+    if folder.config.plain() != config.completed(like=folder.config).plain():
         raise UserError(f"out={str(config.folder)!r} holds another run; choose another folder or remove it")
     return folder
 
 
-def continue_run(folder: RunFolder, watchers: Sequence[Watcher] = ()) -> RunFolder:
+def continue_run(folder: RunFolder, watch: Watch = nobody) -> RunFolder:
     """Continue a run from its last checkpoint, bitwise as if it had never stopped."""
     if folder.finished:
         return folder
@@ -66,7 +71,7 @@ def continue_run(folder: RunFolder, watchers: Sequence[Watcher] = ()) -> RunFold
             f"the data {config.data['name']!r} changed since the run {str(folder.path)!r} began; "
             "start a new run in another folder"
         )
-    return _begin(folder, build_simulation(config, federation), watchers)
+    return _begin(folder, build_simulation(config, federation), watch)
 
 
 def reported_simulation(folder: RunFolder) -> Simulation:
@@ -123,11 +128,11 @@ def _diverged(metrics: pd.DataFrame, kind: str) -> bool:
     return not np.isfinite(after.to_numpy()).all()
 
 
-def _begin(folder: RunFolder, simulation: Simulation, watchers: Sequence[Watcher]) -> RunFolder:
+def _begin(folder: RunFolder, simulation: Simulation, watch: Watch) -> RunFolder:
     """Play a simulation from where its folder is."""
     place_states(simulation, folder.config, folder.path)
     folder.restore(simulation)
-    return play(folder, simulation, watchers)
+    return play(folder, simulation, watch(folder.config))
 
 
 def play(folder: RunFolder, training: Training, watchers: Sequence[Watcher] = ()) -> RunFolder:

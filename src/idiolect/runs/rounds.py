@@ -14,7 +14,7 @@ from idiolect.engines.compiler.doubt import Doubt
 from idiolect.engines.engine import Engine
 from idiolect.engines.round import PlayedRound
 from idiolect.evaluation.metrics import Measures, Metric
-from idiolect.evaluation.summary import validation_scores
+from idiolect.evaluation.summary import last_improvement, validation_scores
 from idiolect.methods.groups import adjusted_rand_index
 from idiolect.runs.records import TABLES, TYPES, TableName
 
@@ -25,6 +25,7 @@ class Pace(NamedTuple):
     rounds: int
     evaluate_every: int
     checkpoint_every: int
+    patience: int | None = None  # rounds without a better validation value or loss after which all ends
 
 
 class Training(Protocol):
@@ -118,6 +119,7 @@ def play_rounds(
     and continued writes the same parts again.
     """
     best = _BestSoFar(training, keeper.metrics(), measures.main)
+    stagnation = _Stagnation(training, keeper.metrics(), measures.main, pace.patience)
     log = _RoundLog(training.federation)
 
     def look() -> None:
@@ -126,22 +128,24 @@ def play_rounds(
         keeper.add("metrics", training.round, metrics)
         if best.improved_by(metrics):
             keeper.save_chosen(training)
+        stagnation.add(metrics)
         for watcher in watchers:
             watcher.evaluated(training.round, metrics)
 
     if training.round == 0:
         look()
         log.hand_over(keeper, 0)
-    while training.round < pace.rounds:
+    while training.round < pace.rounds and not stagnation.over:
         result = training.advance()
         log.add(result, training.round)
         for doubt in result.doubts:
             keeper.keep_doubt(doubt, training.round)
         last = training.round == pace.rounds
         evaluation_due = last or training.round % pace.evaluate_every == 0
-        checkpoint_due = last or training.round % pace.checkpoint_every == 0
         if evaluation_due:
             look()
+        last = last or stagnation.over
+        checkpoint_due = last or training.round % pace.checkpoint_every == 0
         if evaluation_due or checkpoint_due:
             log.hand_over(keeper, training.round)
         if checkpoint_due:
@@ -167,6 +171,33 @@ class _BestSoFar:
             return False
         self.score = score
         return True
+
+
+class _Stagnation:
+    """Whether none of the method's models has become better for too long."""
+
+    def __init__(
+        self, training: Training, metrics: pd.DataFrame, metric: Metric, patience: int | None
+    ) -> None:
+        self.training = training
+        self.metric = metric
+        self.patience = patience
+        self.scores: dict[str, dict[int, tuple[float, float]]] = {kind: {} for kind in training.method.kinds}
+        # A killed run may have evaluated rounds that it is about to play again.
+        self.add(metrics[metrics["round"] <= training.round])
+
+    def add(self, metrics: pd.DataFrame) -> None:
+        """Note an evaluation."""
+        for kind, scores in self.scores.items():
+            scores.update(validation_scores(metrics, kind, self.metric))
+
+    @property
+    def over(self) -> bool:
+        """Whether the patience is at its end."""
+        if self.patience is None or not any(self.scores.values()):
+            return False
+        last = max(last_improvement(scores) for scores in self.scores.values())
+        return self.training.round - last >= self.patience
 
 
 class _RoundLog:

@@ -40,6 +40,7 @@ def build_setting(config: RunConfig, federation: Federation, store: Store | None
         batch_size=None if config.batch_size == "all" else config.batch_size,
         weight_decay=config.weight_decay,
         dtype=torch.float64 if config.dtype == "float64" else torch.float32,
+        clip=config.clip,
         store=store,
     )
 

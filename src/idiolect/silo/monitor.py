@@ -89,7 +89,7 @@ class Monitor:
             method=self.run.settings.config.method_name,
             metric=self._metric,
             judged_by=self._judged_by,
-            rounds=self.run.settings.config.rounds,
+            rounds=self.run.settings.config.pace.rounds,
             state=self._state,
             reason=self._reason,
             phase=self._phase,
@@ -145,7 +145,7 @@ class Monitor:
         self.run.write_progress(self._history)
         if done:
             line = "round %d of %d: %.1f s, %.3g kB down, %.3g kB up"
-            rounds = self.run.settings.config.rounds
+            rounds = self.run.settings.config.pace.rounds
             log.info(line, done, rounds, record.own_seconds, down_bits / 8e3, up_bits / 8e3)
 
     # What the loop over rounds tells its watchers.

@@ -14,12 +14,14 @@ from idiolect.silo.schema import Schema, Search, read_schema
 
 _OWN = ("silos", "schema", "minimum_replies", "answer_seconds", "patience_seconds", "most_megabytes")
 # What decides the numbers at a silo; everything else stays with the coordinator.
-_SHARED = ("method", "codec", "model", "rounds", "seed", "batch_size", "weight_decay", "dtype")
+_SHARED = ("method", "codec", "model", "rounds", "seed", "batch_size", "weight_decay", "clip", "dtype")
 # Silos keep the models of the last evaluation, so by default that is what is reported.
 _FIXED: Settings = {
     "data": {"name": AT_SILOS},
     "checkpoint": {"every": 1},
     "evaluation": {"choose": "last"},
+    "rounds": 50,
+    "batch_size": 20,
 }
 
 

@@ -38,6 +38,11 @@ class EFL(Settings, core.Method):
     judged_by: ClassVar[core.PredictorKind] = "global"
     stateful: ClassVar[bool] = True
 
+    def suited_rates(self, smoothness: float, clients: int) -> dict[str, float]:
+        """λ U adds curvature: a client's Fisher information is about L, and U sums over clients."""
+        summed = clients if self.fisher_norm == "sum" else 1
+        return {"learning_rate": 1 / (smoothness * (1 + self.elasticity * summed))}
+
     def own_codec(self) -> core.OwnCodec | None:
         """ST, for the changes in both directions."""
         if self.keep is None:

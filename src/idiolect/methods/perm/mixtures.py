@@ -80,6 +80,11 @@ class PersonalMixtures(core.Method, ABC):
             raise ValueError("final_step needs epochs: it comes after the last one")
         return self
 
+    def suited_rates(self, smoothness: float, clients: int) -> dict[str, float]:
+        """1/L for both kinds of models; as written in the paper, α_i(c) of a visit counts N times."""
+        visit = 1 if self.step_rule == "per_model" else clients
+        return {"learning_rate": 1 / (visit * smoothness), "global_learning_rate": 1 / smoothness}
+
     @property
     @abstractmethod
     def rounds_before_visits(self) -> int:

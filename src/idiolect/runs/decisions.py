@@ -1,0 +1,74 @@
+"""What a configuration leaves open, decided by the data: rates, batches, rounds.
+
+Rates are 1/L and what each method makes of it (`Method.suited_rates`), where L is the smoothness of the
+clients' losses (`smoothness.py`) or one over a rate that was found (`rate_finder.py`). The same data, seed
+and model give the same L to every method, so methods are compared with rates of one origin.
+"""
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from idiolect.data.federation import Federation
+from idiolect.engines.engine import Setting
+from idiolect.runs.config import RunConfig, build_method
+from idiolect.runs.rate_finder import find_rate
+from idiolect.runs.setup import build_setting
+from idiolect.runs.signatures import dump
+from idiolect.runs.smoothness import linear_layer, smoothness_of
+
+LINEAR_BATCH, OTHER_BATCH = 128, 20  # a linear model's batches are cheap, and their noise is what limits it
+LINEAR_ROUNDS, OTHER_ROUNDS = 1000, 200
+PATIENCE = 100
+_UNUSUAL = 3.0  # times the median's: a client that slows all others down is worth a note
+
+
+class Decision(NamedTuple):
+    """A configuration in which nothing is open, and why it is what it is."""
+
+    config: RunConfig
+    notes: tuple[str, ...]
+
+
+def decide(config: RunConfig, federation: Federation) -> Decision:
+    """Fill in what suits the data."""
+    setting = build_setting(replace(config, batch_size=config.batch_size or OTHER_BATCH), federation)
+    is_linear = linear_layer(setting.objective.module) is not None
+    patience = config.evaluation.patience
+    if patience is None:
+        patience = PATIENCE if config.rounds is None and config.evaluation.choose == "validation" else 0
+    config = replace(
+        config.decided(),
+        batch_size=config.batch_size or (LINEAR_BATCH if is_linear else OTHER_BATCH),
+        rounds=config.rounds or (LINEAR_ROUNDS if is_linear else OTHER_ROUNDS),
+        evaluation=replace(config.evaluation, patience=patience),
+    )
+    if not config.open_rates:
+        return Decision(config, ())
+    smoothness, reason = _smoothness(config, setting, is_linear)
+    rates = build_method(config.method).suited_rates(smoothness, len(federation))
+    chosen = {name: rates[name] for name in config.open_rates}
+    section = config.method | {name: _like_default(config, name, rate) for name, rate in chosen.items()}
+    shown = ", ".join(f"{name} {rate:.3g}" for name, rate in chosen.items())
+    return Decision(replace(config, method=section), (f"{shown}, {reason}",))
+
+
+def _smoothness(config: RunConfig, setting: Setting, is_linear: bool) -> tuple[float, str]:
+    """What rates follow from, and where it comes from."""
+    if not is_linear:
+        return 1 / find_rate(setting), "from trials on training rows of some clients"
+    batch_size = None if config.batch_size == "all" else config.batch_size
+    known = smoothness_of(setting.objective, setting.federation, batch_size)
+    reason = "from the smoothness of the clients' losses"
+    if known.largest > _UNUSUAL * known.median:
+        reason += (
+            f"; client {known.client!r} alone makes steps {known.largest / known.median:.1f} times shorter "
+            "than a usual client needs them: look at its rows, or set clip and a larger lr"
+        )
+    return known.largest, reason
+
+
+def _like_default(config: RunConfig, name: str, rate: float) -> Any:
+    """The rate as the method's default has it: a number, or the start of the same schedule."""
+    default = dump(build_method(config.method))[name]
+    rounded = float(f"{rate:.4g}")  # so that it can be read and typed
+    return default | {"initial": rounded} if isinstance(default, dict) else rounded
