@@ -106,7 +106,14 @@ def test_an_exported_regression_predicts_in_the_targets_units(tmp_path: Path) ->
 
 
 def test_a_comparison_gives_all_methods_the_same_start_and_rows(tmp_path: Path) -> None:
-    settings = ["methods=local,fedavg,apfl", "seeds=2", "apfl.mixing=0.25", *QUICK, f"out={tmp_path / 'out'}"]
+    settings = [
+        "methods=local,fedavg,apfl",
+        "seeds=2",
+        "apfl.mixing=0.25",
+        "lr=0.5",
+        *QUICK,
+        f"out={tmp_path / 'out'}",
+    ]
     comparison = idiolect.compare(*settings)
     table, runs = comparison.table, comparison.runs
     assert [(run.config.method["name"], run.config.seed) for run in runs] == [

@@ -158,26 +158,11 @@ class RunConfig:
         """The hyper-parameters of the method that are to suit the data."""
         return [name for name, value in self.method.items() if value == AUTO]
 
-    def decided(self, like: "RunConfig | None" = None) -> "RunConfig":
-        """With what does not depend on data decided: by this machine, or as in a run that was begun."""
-        threads = self.threads or (torch.get_num_threads() if like is None else like.threads)
-        optimise = self.engine.optimise
-        if optimise is None:
-            optimise = True if like is None else like.engine.optimise
+    def decided(self) -> "RunConfig":
+        """With what was left open, and does not depend on data, decided by this machine."""
+        optimise = True if self.engine.optimise is None else self.engine.optimise
+        threads = self.threads or torch.get_num_threads()
         return replace(self, threads=threads, engine=replace(self.engine, optimise=optimise))
-
-    def completed(self, like: "RunConfig") -> "RunConfig":
-        """With all that was left open as in a run that was begun already."""
-        patience = self.evaluation.patience
-        return replace(
-            self.decided(like),
-            rounds=self.rounds or like.rounds,
-            batch_size=self.batch_size or like.batch_size,
-            method=self.method | {name: like.method.get(name) for name in self.open_rates},
-            evaluation=replace(
-                self.evaluation, patience=like.evaluation.patience if patience is None else patience
-            ),
-        )
 
     def without_rewriting(self) -> "RunConfig":
         """With plain local steps, for a run in which a rewritten one was found to be wrong."""

@@ -45,7 +45,12 @@ def decide(config: RunConfig, federation: Federation) -> Decision:
     if not config.open_rates:
         return Decision(config, ())
     smoothness, reason = _smoothness(config, setting, is_linear)
-    rates = build_method(config.method).suited_rates(smoothness, len(federation))
+    return with_rates(config, smoothness, len(federation), reason)
+
+
+def with_rates(config: RunConfig, smoothness: float, clients: int, reason: str) -> Decision:
+    """The rates that are open, as the method makes them of the smoothness."""
+    rates = build_method(config.method).suited_rates(smoothness, clients)
     chosen = {name: rates[name] for name in config.open_rates}
     section = config.method | {name: _like_default(config, name, rate) for name, rate in chosen.items()}
     shown = ", ".join(f"{name} {rate:.3g}" for name, rate in chosen.items())

@@ -1,6 +1,6 @@
 """A run on disk.
 
-    run.json            format, versions, a fingerprint of the data (null: they are at silos)
+    run.json            what was asked for, versions, a fingerprint of the data (null: they are at silos)
     config.yaml         the whole configuration; `idiolect run config.yaml` repeats the run
     clients.parquet     client, train, validation, test: rows of each client
     metrics.parquet     round, client, kind, part, metric, value
@@ -75,11 +75,14 @@ class RunFolder:
         path: Path,
         config: RunConfig,
         federation: Federation | None = None,
+        *,
+        asked: Mapping[str, Any] | None = None,
         further: Mapping[str, Any] | None = None,
     ) -> "RunFolder":
         """A new run; the folder must not exist or be empty.
 
         federation: the data; None, for now, where they are at silos.
+        asked: the configuration before anything in it was decided.
         further: files of plain data by name.
         """
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -94,7 +97,8 @@ class RunFolder:
             for name, content in (further or {}).items():
                 write_json(folder / name, content)
             digest = None if federation is None else fingerprint(federation)
-            write_json(folder / "run.json", {"format": FORMAT, "data_sha256": digest, "versions": versions()})
+            facts = {"format": FORMAT, "data_sha256": digest, "versions": versions(), "asked": asked}
+            write_json(folder / "run.json", facts)
         return cls(path)
 
     @property

@@ -34,12 +34,12 @@ def start_or_continue(config: RunConfig, watch: Watch = nobody) -> RunFolder:
     begun = find_run(config)
     if begun is not None:
         return continue_run(begun, watch)
-    path, federation = config.folder, load_federation(config)
+    path, asked, federation = config.folder, config.plain(), load_federation(config)
     # What is wrong with the settings is said before a folder is made.
     config.evaluation.measures(federation.task)
     config, reasons = decide(config, federation)
     simulation = build_simulation(config, federation)
-    folder = RunFolder.create(path, config, federation)
+    folder = RunFolder.create(path, config, federation, asked=asked)
     for reason in reasons:
         folder.log(reason)
     return _begin(folder, simulation, watch)
@@ -50,7 +50,8 @@ def find_run(config: RunConfig) -> RunFolder | None:
     if not (config.folder / "run.json").is_file():
         return None
     folder = RunFolder(config.folder)
-    if folder.config.plain() != config.completed(like=folder.config).plain():
+    # The same words as before, or what they became: the run's own config.yaml.
+    if config.plain() not in (folder.facts().get("asked"), folder.config.plain()):
         raise UserError(f"out={str(config.folder)!r} holds another run; choose another folder or remove it")
     return folder
 

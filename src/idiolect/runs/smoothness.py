@@ -45,7 +45,7 @@ def smoothness_of(objective: Objective, federation: Federation, batch_size: int 
         ],
         dtype=torch.float64,
     )
-    by_client = by_client * _curvature(objective) + objective.weight_decay
+    by_client = by_client * curvature(objective) + objective.weight_decay
     place = int(by_client.argmax())
     return Smoothness(float(by_client[place]), federation.names[place], float(by_client.median()))
 
@@ -59,7 +59,7 @@ def linear_layer(module: nn.Module) -> nn.Linear | None:
 def largest_eigenvalue(rows: Tensor) -> float:
     """λ_max(XᵀX) by power iteration, from below.
 
-    >>> largest_eigenvalue(torch.tensor([[3.0, 0.0], [0.0, 1.0], [0.0, 1.0]]))
+    >>> round(largest_eigenvalue(torch.tensor([[3.0, 0.0], [0.0, 1.0], [0.0, 1.0]])), 3)
     9.0
     """
     # From the row means of |X|, which no leading direction of real rows is orthogonal to, and some noise.
@@ -96,6 +96,6 @@ def _rows(federation: Federation, client: int, layer: nn.Linear) -> Tensor:
     return rows if layer.bias is None else torch.nn.functional.pad(rows, (0, 1), value=1.0)
 
 
-def _curvature(objective: Objective) -> float:
+def curvature(objective: Objective) -> float:
     """c: the largest second derivative of a row's loss in the model's output."""
     return 0.25 if objective.task.is_classification else 1.0

@@ -17,6 +17,7 @@ from idiolect.runs.folder import RunFolder
 from idiolect.runs.lifecycle import play
 from idiolect.runs.setup import build_setting
 from idiolect.silo.monitor import Monitor, View
+from idiolect.silo.rates import decide_rates
 from idiolect.silo.requests import Link, Request, ask_all
 from idiolect.silo.schema_search import agree_on_schema
 from idiolect.silo.served_run import ServedRun
@@ -74,6 +75,9 @@ def _begin(run: ServedRun, link: Link, monitor: Monitor) -> Coordination:
     """What is to be played, in the state of the last checkpoint."""
     with monitor.asking("greeting", "summary of its columns"):
         agree_on_schema(run, link)
+    settings = run.settings
+    if settings.config.open_rates:
+        run.decide(decide_rates(settings.config, settings.agreed_schema.preprocessing, settings.silos))
     with monitor.asking("greeting", "greeting"):
         greetings = _greet(run, link)
     federation = run.federation_of({name: greeting.rows for name, greeting in greetings.items()})

@@ -20,6 +20,7 @@ import pandas as pd
 from idiolect.data.federation import Federation
 from idiolect.engines.local_view import stand_in
 from idiolect.errors import UserError
+from idiolect.runs.decisions import Decision
 from idiolect.runs.folder import SCHEMA, RunFolder
 from idiolect.silo.requests import Patience
 from idiolect.silo.schema import Schema, schema_from_plain
@@ -86,6 +87,13 @@ class ServedRun:
         self._content["schema"] = schema.plain()
         write_bytes(self.path / SCHEMA, schema.preprocessing.to_json().encode())
         write_json(self.path / _SILOS, self._content)
+
+    def decide(self, decision: Decision) -> None:
+        """Keep a configuration in which nothing is open any more, and why."""
+        self.settings = dataclasses.replace(self.settings, config=decision.config)
+        write_bytes(self.path / "config.yaml", decision.config.to_yaml().encode())
+        for note in decision.notes:
+            self.folder.log(note)
 
     def federation_of(self, rows: dict[str, dict[str, int]]) -> Federation:
         """What is known of the silos' tables, which must stay as they were: weights and batches depend on it.
