@@ -10,8 +10,10 @@ import torch
 
 from idiolect.core import tree
 from idiolect.data.tables import from_frame
+from idiolect.methods.catalogue import find_method
 from idiolect.runs.config import resolve
 from idiolect.runs.setup import build_simulation, place_states
+from idiolect.runs.signatures import dump
 from idiolect.silo.requests import Unreachable
 from idiolect.silo.serve_settings import ServeSettings, serve_settings
 from idiolect.silo.served_run import ServedRun
@@ -43,10 +45,17 @@ def own_rows(name: str) -> pd.DataFrame:
     return frame[frame.hospital == name].drop(columns="hospital").reset_index(drop=True)
 
 
+def own_rates(name: str) -> dict[str, Any]:
+    """A method's own default rates: left open they would suit the rows, of which a coordinator has none."""
+    method = find_method(name)()
+    defaults = dump(method)
+    return {rate: defaults[rate] for rate in method.suited_rates(1.0, 1) if rate in defaults}
+
+
 def config(method: Mapping[str, Any], rounds: int = 3, **options: Any) -> dict[str, Any]:
     """Settings that a simulation and a deployment share."""
     return {
-        "method": dict(method),
+        "method": {**own_rates(method["name"]), **method},
         "model": {"name": "mlp", "hidden": [4]},
         "rounds": rounds,
         "seed": 5,

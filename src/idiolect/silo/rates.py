@@ -1,9 +1,9 @@
 """Rates of a run between silos, where the configuration leaves them open: no row is needed for them.
 
-A schema standardises columns over all silos' rows, so the mean of |x|² over these rows is at most the number of
-columns, and one for the bias: each column gives one number of mean square 1, or indicators of which one is 1.
-That bounds the smoothness of all rows together (`runs/smoothness.py`). A single silo's rows may lie further out,
-hence twice the bound. It is cautious: a simulation on rows at hand takes larger steps.
+A schema standardises columns over all silos' rows, so the mean of |x|² over these rows is at most the number
+of columns, and one for the bias: a column gives a number of mean square 1, or indicators of which one is 1.
+That bounds the smoothness of all rows together (`runs/smoothness.py`). A single silo's rows may lie further
+out, hence twice the bound. It is cautious: a simulation on rows at hand takes larger steps.
 """
 
 from collections.abc import Sequence
