@@ -56,4 +56,4 @@ def _model_and_card(folder: Path, kind: str | None) -> tuple[PersonalModel, Mode
     module = as_module(models[kind], setting.objective.module, f"client {client!r}")
     model = PersonalModel(module, schema.task, schema.preprocessing.class_names, schema.preprocessing)
     card = bare_card(model, config, client, kind, round_number)
-    return model, replace(card, clients=len(agreement["clients"]))
+    return model, replace(card, clients=int(agreement["clients"]))
