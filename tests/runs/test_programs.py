@@ -391,6 +391,8 @@ def test_a_file_that_cannot_be_is_refused_before_anything_is_computed(
     run = cases("binary").run
     with pytest.raises(UserError, match=r"model.pkl must end in \.pt2 or \.onnx"):
         export_program(run, CLIENT, tmp_path / "model.pkl")
+    with pytest.raises(UserError, match=r"there is no folder '.*nowhere'; make it first"):
+        export_program(run, CLIENT, tmp_path / "nowhere" / "model.onnx")
     for name in ("model.pt2", "other.onnx.card.md"):
         (tmp_path / name).write_bytes(b"mine")
         with pytest.raises(UserError, match=f"{name} exists already"):

@@ -19,9 +19,11 @@ from typer.testing import CliRunner
 
 import idiolect
 from idiolect.cli import app
+from idiolect.core import tree
 from idiolect.errors import UserError
 from idiolect.runs.settings import read_settings, write_settings
 from idiolect.silo.coordinator import coordinate
+from idiolect.silo.offline import find_run
 from idiolect.silo.serve_settings import serve_settings
 from idiolect.silo.served_run import ServedRun
 from silo.problem import SILOS, Direct, config, deployed, own_rows, silos_in, simulate
@@ -157,6 +159,13 @@ def test_a_silo_predicts_and_exports_off_line(tmp_path: Path) -> None:
         classes, onnx_probabilities = session.run(["prediction", "probabilities"], columns)
         assert classes.tolist() == expected[:rows]
         np.testing.assert_allclose(onnx_probabilities, probabilities[:rows], rtol=1e-9)
+
+    vault = find_run(Path(state))
+    vault.keep_models(tree.map_tree(lambda tensor: tensor * torch.nan, vault.models()[0]), 2)
+    for command in (("predict", "--data", tmp_path / "new.csv"), ("export", "--to", tmp_path / "nan.onnx")):
+        code, text = run(command[0], "--state", state, *map(str, command[1:]))
+        assert code == 2
+        assert "the model of client 'south' is of no use" in text
 
 
 @pytest.fixture

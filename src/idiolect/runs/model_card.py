@@ -1,6 +1,7 @@
 """What one has to know of a model before one uses it: a card that goes with every exported model."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -128,7 +129,7 @@ class ModelCard:
         if not self.metrics:
             return ["No metrics are kept where this model was exported."]
         rows = [
-            (m.part, m.metric, f"{m.value:.4g}", _interval(m.interval), str(m.rows)) for m in self.metrics
+            (m.part, m.metric, _number(m.value), _interval(m.interval), str(m.rows)) for m in self.metrics
         ]
         mean = "Values are means over clients. " if self.client is None else ""
         return [
@@ -269,6 +270,10 @@ def _flat(settings: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
         elif value is not None:
             found.append((prefix + name, str(value)))
     return found
+
+
+def _number(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.4g}"
 
 
 def _interval(interval: Interval | None) -> str:

@@ -69,6 +69,8 @@ def check_target(target: Path) -> "Callable[[nn.Module, Tensor, PersonalModel, M
     """What makes such a file; a name that is not possible is refused before anything is computed."""
     if target.suffix not in _FORMATS:
         raise UserError(f"--to {target} must end in {' or '.join(_FORMATS)}")
+    if not target.parent.is_dir():
+        raise UserError(f"--to {target}: there is no folder {str(target.parent)!r}; make it first")
     for file in (target, card_beside(target)):
         if file.exists():
             raise UserError(f"--to {target}: {file} exists already; choose another name")
@@ -142,6 +144,7 @@ class _Input(NamedTuple):
 def _encoding(preprocessing: Preprocessing) -> dict[str, Tensor]:
     """How columns become inputs: `filling` has an entry for each column, the others for each input."""
     inputs = [each for place, column in enumerate(preprocessing.columns) for each in _inputs(column, place)]
+    assert len(inputs) == len(preprocessing.feature_names), "one for each input that transform gives"
     vectors = {field: _vector([getattr(each, field) for each in inputs]) for field in _Input._fields}
     return vectors | {"filling": _vector([_filling(column) for column in preprocessing.columns])}
 
