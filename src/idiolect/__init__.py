@@ -28,9 +28,10 @@ if TYPE_CHECKING:
     from idiolect.participation import Participation
     from idiolect.result import Result
     from idiolect.runs.cards import list_datasets, list_methods
-    from idiolect.runs.client_model import PersonalModel, load_model
+    from idiolect.runs.client_model import load_model
     from idiolect.runs.comparison import Comparison
     from idiolect.runs.folder import RunFolder
+    from idiolect.runs.personal_model import PersonalModel
     from idiolect.runs.personalization import Newcomers
     from idiolect.silo.deployment import join, serve, silo_init
     from idiolect.simulation import Simulation
@@ -97,9 +98,10 @@ _HOMES = {
     "participation": ("Participation",),
     "result": ("Result",),
     "runs.cards": ("list_datasets", "list_methods"),
-    "runs.client_model": ("PersonalModel", "load_model"),
+    "runs.client_model": ("load_model",),
     "runs.comparison": ("Comparison",),
     "runs.folder": ("RunFolder",),
+    "runs.personal_model": ("PersonalModel",),
     "runs.personalization": ("Newcomers",),
     "silo.deployment": ("join", "serve", "silo_init"),
     "simulation": ("Simulation",),

@@ -29,7 +29,7 @@ from idiolect.errors import UserError
 from idiolect.methods.catalogue import find_method
 from idiolect.reports import can_write_reports, write_report
 from idiolect.result import Memory, Result
-from idiolect.runs.client_model import PersonalModel, export_model, load_model
+from idiolect.runs.client_model import export_model, load_model
 from idiolect.runs.comparison import (
     PAGE,
     Comparison,
@@ -42,6 +42,7 @@ from idiolect.runs.config import resolve
 from idiolect.runs.decisions import decide
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.lifecycle import Watch, continue_run, nobody, start_or_continue
+from idiolect.runs.personal_model import PersonalModel
 from idiolect.runs.personalization import Newcomers
 from idiolect.runs.personalization import personalize as give_models
 from idiolect.runs.programs import export_program
@@ -147,10 +148,10 @@ def export(
 ) -> Path:
     """Write one client's model, in the state that the run reports; a silo writes its own.
 
-    client: whose model of the run.
+    client: whose model of the run; the model of the kind global is everybody's and needs none.
     state: at a silo, its state folder; in place of `run` and `client`.
-    out: a folder for `predict` and `load_model`: model.safetensors and model.json.
-    to: instead of `out` a file for other programs: model.pt2 (PyTorch) or model.onnx.
+    out: a folder for `predict` and `load_model`: model.safetensors, model.json and model-card.md.
+    to: instead of `out` a file for other programs: model.pt2 (PyTorch) or model.onnx; its card is beside it.
     kind: global, localized, personal or group; by default what the method is judged by.
     """
     if (run is None) == (state is None):
@@ -162,8 +163,8 @@ def export(
 
         return offline.export_program(Path(state), Path(to), kind)
     assert run is not None
-    if client is None:
-        raise UserError("--client is missing: whose model of the run")
+    if client is None and kind != "global":
+        raise UserError("--client is missing: whose model of the run; or --kind global, for everybody's")
     if (out is None) == (to is None):
         raise UserError("give either --out, a folder, or --to, a file that ends in .pt2 or .onnx")
     found = run if isinstance(run, RunFolder) else RunFolder(run)
@@ -179,13 +180,15 @@ def predict(
     state: FolderPath | None = None,
     kind: str | None = None,
     out: FolderPath | None = None,
-) -> "pd.Series[Any]":
+    proba: bool = False,
+) -> "pd.Series[Any] | pd.DataFrame":
     """Predict the rows of a table: with an exported model, or at a silo with its own.
 
     model: a folder that `export` wrote, or what `load_model` read from it.
     table: a CSV or Parquet file with the features, or a data frame.
     state: at a silo, its state folder; in place of `model`. `kind` goes with it.
     out: a CSV file to write.
+    proba: instead of classes their probabilities, a column for each class.
     """
     if (model is None) == (state is None):
         raise UserError(
@@ -201,7 +204,10 @@ def predict(
         chosen = personal_model(Path(state), kind)
     else:
         chosen = model if isinstance(model, PersonalModel) else load_model(str(model))
-    predictions = chosen.predict(table if isinstance(table, pd.DataFrame) else read_table(table))
+    if proba:
+        chosen.require_classes()
+    rows = table if isinstance(table, pd.DataFrame) else read_table(table)
+    predictions = chosen.predict_proba(rows) if proba else chosen.predict(rows)
     if out is not None:
         write_bytes(Path(out), predictions.to_csv(index=False).encode())
     return predictions

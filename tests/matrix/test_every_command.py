@@ -112,22 +112,32 @@ def exported_outputs(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> 
     return inputs, outputs(predictor, inputs)  # type: ignore[arg-type]
 
 
+def probabilities(outputs: np.ndarray) -> np.ndarray:
+    exponentials = np.exp(outputs - outputs.max(1, keepdims=True))
+    return exponentials / exponentials.sum(1, keepdims=True)
+
+
 def export_pt2(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
-    """A program for PyTorch gives the model's outputs."""
-    inputs, expected = exported_outputs(kind, runs, codec)
+    """A program for PyTorch takes the table's rows and gives the model's probabilities."""
+    _, expected = exported_outputs(kind, runs, codec)
     target = runs.new_name(".pt2")
     invoke("export", runs.of(kind, *codec).path, "--client", "south", "--to", target)
-    program = torch.export.load(target).module()
-    assert np.allclose(program(torch.tensor(inputs)).detach().numpy(), expected, rtol=1e-9)
+    rows = table(["south"]).drop(columns=["site", "outcome"]).to_numpy()
+    answers = torch.export.load(target).module()(torch.tensor(rows))
+    assert np.allclose(answers["probabilities"].detach().numpy(), probabilities(expected), rtol=1e-9)
+    assert answers["prediction"].tolist() == expected.argmax(1).tolist()
 
 
 def export_onnx(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
     """So does one for ONNX."""
-    inputs, expected = exported_outputs(kind, runs, codec)
+    _, expected = exported_outputs(kind, runs, codec)
     target = runs.new_name(".onnx")
     invoke("export", runs.of(kind, *codec).path, "--client", "south", "--to", target)
-    (given,) = onnxruntime.InferenceSession(target).run(None, {"inputs": inputs})
-    assert np.allclose(given, expected, rtol=1e-9)
+    rows = table(["south"]).drop(columns=["site", "outcome"])
+    columns = {name: rows[name].to_numpy() for name in rows}
+    classes, given = onnxruntime.InferenceSession(target).run(["prediction", "probabilities"], columns)
+    assert np.allclose(given, probabilities(expected), rtol=1e-9)
+    assert classes.tolist() == np.array(["better", "same", "worse"])[expected.argmax(1)].tolist()
 
 
 def predict(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:

@@ -1,5 +1,7 @@
 """Keys, commands and off-line use: what they make, and what they refuse in one sentence."""
 
+import io
+import json
 import stat
 import sys
 from collections.abc import Iterator
@@ -8,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import onnxruntime
 import pandas as pd
 import pytest
@@ -16,9 +19,11 @@ from typer.testing import CliRunner
 
 import idiolect
 from idiolect.cli import app
+from idiolect.core import tree
 from idiolect.errors import UserError
 from idiolect.runs.settings import read_settings, write_settings
 from idiolect.silo.coordinator import coordinate
+from idiolect.silo.offline import find_run
 from idiolect.silo.serve_settings import serve_settings
 from idiolect.silo.served_run import ServedRun
 from silo.problem import SILOS, Direct, config, deployed, own_rows, silos_in, simulate
@@ -130,18 +135,37 @@ def test_a_silo_predicts_and_exports_off_line(tmp_path: Path) -> None:
     expected = [preprocessing.class_names[c] for c in outputs.argmax(-1).tolist()]
     assert text.split() == ["outcome", *expected]
 
+    probabilities = outputs.detach().softmax(-1)
+    code, text = run("predict", "--state", state, "--data", str(tmp_path / "new.csv"), "--proba")
+    assert code == 0
+    given = pd.read_csv(io.StringIO(text))
+    assert tuple(given) == preprocessing.class_names
+    np.testing.assert_allclose(given, probabilities, rtol=1e-9)
+
     for name in ("model.pt2", "model.onnx"):
         code, _ = run("export", "--state", state, "--to", str(tmp_path / name))
         assert code == 0
-    program = torch.export.load(tmp_path / "model.pt2").module()
+    files = {"card.json": ""}
+    program = torch.export.load(tmp_path / "model.pt2", extra_files=files).module()
+    card = json.loads(files["card.json"])
+    assert (card["client"], card["clients"], card["kind"], card["round"]) == ("south", 3, "personal", 2)
+    assert [each["column"] for each in card["inputs"]] == ["age", "dose", "pressure", "ward"]
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
     for rows in (1, len(inputs)):
-        some = inputs[:rows]
-        torch.testing.assert_close(program(some), outputs[:rows], rtol=1e-9, atol=1e-12)
-        (onnx_outputs,) = session.run(["outputs"], {"inputs": some.numpy()})
-        torch.testing.assert_close(
-            torch.from_numpy(onnx_outputs), outputs[:rows].detach(), rtol=1e-9, atol=1e-12
-        )
+        some = frame[:rows]
+        answers = program(torch.tensor(some.assign(ward=some.ward == "b").to_numpy(np.float64)))
+        np.testing.assert_allclose(answers["probabilities"].detach(), probabilities[:rows], rtol=1e-9)
+        columns = {name: some[name].to_numpy(object if name == "ward" else np.float64) for name in some}
+        classes, onnx_probabilities = session.run(["prediction", "probabilities"], columns)
+        assert classes.tolist() == expected[:rows]
+        np.testing.assert_allclose(onnx_probabilities, probabilities[:rows], rtol=1e-9)
+
+    vault = find_run(Path(state))
+    vault.keep_models(tree.map_tree(lambda tensor: tensor * torch.nan, vault.models()[0]), 2)
+    for command in (("predict", "--data", tmp_path / "new.csv"), ("export", "--to", tmp_path / "nan.onnx")):
+        code, text = run(command[0], "--state", state, *map(str, command[1:]))
+        assert code == 2
+        assert "the model of client 'south' is of no use" in text
 
 
 @pytest.fixture

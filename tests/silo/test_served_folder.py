@@ -99,6 +99,30 @@ def test_the_global_model_can_be_exported(name: str, tmp_path: Path) -> None:
     assert_same(exported, simulate(config({"name": name})).play(1).predictor(1)["global"])
     predictions = load_model(tmp_path / "model").predict(own_rows("south"))
     assert set(predictions) <= {"better", "same", "worse"}
+    say("export", ours.path, "--kind", "global", "--out", tmp_path / "everybody")
+    assert_same(dict(load_model(tmp_path / "everybody").module.named_parameters()), exported)
+
+
+def test_the_card_of_the_global_model_has_what_silos_told(tmp_path: Path) -> None:
+    """Their metrics if they share them; their rows are not here, so no interval of one client's."""
+    ours = served(tmp_path)
+    begun = ServedRun.create(tmp_path / "quiet", deployed(config(APFL, ROUNDS), tmp_path))
+    quiet = coordinate(begun, Direct(silos_in(tmp_path / "quiet-silos", shares_metrics=False)))
+    one, everybody = ["--client", "south"], list[str]()
+    for run, client in ((ours, one), (ours, everybody), (quiet, one), (quiet, everybody)):
+        out = tmp_path / f"{run.path.name}{len(client)}"
+        say("export", run.path, *client, "--kind", "global", "--out", out)
+        card = json.loads((out / "model.json").read_text())["card"]
+        rows = run.clients().loc[["south"]] if client else run.clients()
+        assert card["rows"] == rows.sum().to_dict()
+        assert sum(sent["bits"] for sent in card["shared"] if sent["direction"] == "up") > 0
+        metrics = run.metrics()
+        told = metrics[(metrics.kind == "global") & (metrics["round"] == ROUNDS)]
+        told = told[told.client == "south"] if client else told
+        expected = told.groupby(["part", "metric"])["value"].mean().to_dict()
+        assert {(m["part"], m["metric"]): m["value"] for m in card["metrics"]} == pytest.approx(expected)
+        assert len(expected) == (0 if run is quiet else 4)
+        assert all((m["interval"] is None) == bool(client) for m in card["metrics"])
 
 
 def test_a_clients_own_model_is_at_its_silo(tmp_path: Path) -> None:

@@ -10,19 +10,24 @@ from idiolect.cli.options import KindOption, StateOption
 
 def export(
     run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="the folder of a finished run")] = None,
-    client: Annotated[str | None, typer.Option(help="whose model of the run")] = None,
+    client: Annotated[
+        str | None, typer.Option(help="whose model of the run; everybody's is --kind global")
+    ] = None,
     state: StateOption = None,
     out: Annotated[
-        str | None, typer.Option(help="a folder for `idiolect predict`: model.safetensors and model.json")
+        str | None, typer.Option(help="a folder for `idiolect predict`, with the model's card")
     ] = None,
     to: Annotated[
-        str | None, typer.Option(help="a file for other programs: model.pt2 (PyTorch) or model.onnx")
+        str | None,
+        typer.Option(help="a file for other programs: model.pt2 (PyTorch) or model.onnx"),
     ] = None,
     kind: KindOption = None,
 ) -> None:
     """Write one client's model, in the state that the run reports; a silo writes its own.
 
     Example: idiolect export runs/mine --client speaker-03 --out speaker-03
+
+    Everybody's: idiolect export runs/mine --kind global --to model.onnx
 
     At a silo: idiolect export --state silo-state/hospital-3 --to model.onnx
     """

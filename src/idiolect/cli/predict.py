@@ -20,6 +20,9 @@ def predict(
     data: Annotated[str | None, typer.Option(help="the same as TABLE")] = None,
     kind: KindOption = None,
     out: Annotated[str | None, typer.Option(help="a CSV file; otherwise the screen")] = None,
+    proba: Annotated[
+        bool, typer.Option("--proba", help="instead of classes their probabilities, a column for each class")
+    ] = False,
 ) -> None:
     """Predict the rows of a table, one line for each: with an exported model, or at a silo with its own.
 
@@ -29,6 +32,6 @@ def predict(
     """
     if table is not None and data is not None:
         raise UserError("give one table, as TABLE or with --data: a CSV or Parquet file with the features")
-    predictions = idiolect.predict(model, table or data, state=state, kind=kind, out=out)
+    predictions = idiolect.predict(model, table or data, state=state, kind=kind, out=out, proba=proba)
     if out is None:
         typer.echo(predictions.to_csv(index=False), nl=False)

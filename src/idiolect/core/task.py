@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  (torch's own convention)
 
+from idiolect.errors import UserError
+
 TaskKind = Literal["multiclass", "binary", "regression", "next-character"]
 
 
@@ -48,3 +50,12 @@ class Task:
                 return predictions
             case _:
                 return predictions.argmax(-1)
+
+    def probabilities(self, predictions: Tensor) -> Tensor:
+        """The probability of each class, float64[rows, classes]; a binary task has two."""
+        if not self.is_classification:
+            raise UserError("probabilities are of classes, and a regression predicts numbers")
+        logits = predictions.to(torch.float64)
+        if self.kind == "binary":
+            logits = torch.cat([torch.zeros_like(logits), logits], -1)
+        return logits.softmax(-1)

@@ -95,8 +95,12 @@ class Preprocessing:
         return targets if self.class_names else (targets - self.target_mean) / self.target_scale
 
     def restore_target(self, predictions: Tensor) -> Tensor:
-        """Regression outputs in the target's own units."""
-        return predictions * self.target_scale + self.target_mean
+        """Regression outputs in the target's own units, float64."""
+        # As tensors: in a program of ONNX plain numbers would be rounded to float32.
+        mean, scale = (
+            torch.tensor(number, dtype=torch.float64) for number in (self.target_mean, self.target_scale)
+        )
+        return predictions.to(torch.float64) * scale + mean
 
     def unseen(self, frame: pd.DataFrame) -> dict[str, list[str]]:
         """For each category column, the values that no training row has."""

@@ -1,12 +1,12 @@
-"""A client's own model as a module, and as files that need no pickle.
+"""Clients' own models of a simulation, and as files that need no pickle.
 
 EXPORT/model.safetensors    the parameters
-EXPORT/model.json           how to build the module, how to read a table, what the outputs mean
+EXPORT/model.json           how to build the module, how to read a table, what the outputs mean, and the card
+EXPORT/model-card.md        the card, for people
 """
 
 import copy
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,8 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from idiolect.core.objective import Mixture, Predictor, in_precision
+from idiolect.core.objective import Predictor, in_precision
 from idiolect.core.task import Task
-from idiolect.core.tree import Params
 from idiolect.data.federation import Federation, Rows
 from idiolect.data.preprocessing import Preprocessing
 from idiolect.errors import UserError, did_you_mean
@@ -24,59 +23,12 @@ from idiolect.models import build_model
 from idiolect.runs.config import RunConfig
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.lifecycle import reported_simulation
+from idiolect.runs.model_card import card_of
+from idiolect.runs.personal_model import MixedModel, PersonalModel, as_module, require_finite
 from idiolect.simulation import Simulation
-from idiolect.store.files import new_folder, read_json, read_tensors, write_json, write_tensors
+from idiolect.store.files import new_folder, read_json, read_tensors, write_bytes, write_json, write_tensors
 
 FORMAT = "idiolect-model-1"
-
-
-class MixedModel(nn.Module):
-    """A weighted sum of the outputs of several models."""
-
-    def __init__(self, members: list[nn.Module], weights: Tensor) -> None:
-        super().__init__()
-        self.members = nn.ModuleList(members)
-        self.register_buffer("weights", weights)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """The mixed outputs."""
-        outputs = torch.stack([member(inputs) for member in self.members])
-        return torch.tensordot(self.weights, outputs, dims=1)
-
-
-def as_module(predictor: Predictor, module: nn.Module) -> nn.Module:
-    """A predictor as a module of its own; `module` is the architecture and is left as it is."""
-    if isinstance(predictor, Mixture):
-        members = [_with_params(module, params) for params in predictor.members]
-        return MixedModel(members, torch.stack([w.detach() for w in predictor.weights]))
-    return _with_params(module, predictor)
-
-
-@dataclass(frozen=True)
-class PersonalModel:
-    """A client's model together with what is needed to use it on new rows."""
-
-    module: nn.Module
-    task: Task
-    class_names: tuple[str, ...]
-    preprocessing: Preprocessing | None
-
-    def decide(self, inputs: Tensor) -> Tensor:
-        """Predicted classes, or numbers, of rows that are inputs already."""
-        with torch.no_grad():
-            return self.task.decide(self.module(inputs))
-
-    def predict(self, table: pd.DataFrame) -> "pd.Series[Any]":
-        """Predicted class names, or numbers in the target's own units, of a table's rows."""
-        if self.preprocessing is None:
-            raise UserError("this model was not trained on a table: give tensors to its module instead")
-        dtype = next(self.module.parameters()).dtype
-        decided = self.decide(self.preprocessing.transform(table).to(dtype))
-        if self.task.is_classification:
-            values: Any = [self.class_names[c] for c in decided.tolist()]
-        else:
-            values = self.preprocessing.restore_target(decided)[:, 0].numpy()
-        return pd.Series(values, index=table.index, name=self.preprocessing.target or "prediction")
 
 
 class ClientModels:
@@ -87,24 +39,27 @@ class ClientModels:
 
     def model(self, client: str, kind: str | None = None) -> nn.Module:
         """A client's model as a module of its own; by default the kind that the method is judged by."""
-        _, predictor = chosen_predictor(self.simulation, client, kind)
-        return as_module(predictor, self.simulation.engine.setting.objective.module)
+        return personal_model(self.simulation, client, kind)[1].module
 
     def predict(self, client: str, inputs: Tensor | pd.DataFrame, kind: str | None = None) -> list[Any]:
         """A client's predictions: class names where there are any, class numbers, or numbers.
 
         `inputs` are rows like those of the federation, or a table like the one it was made of.
         """
-        federation = self.simulation.federation
-        personal = PersonalModel(
-            self.model(client, kind), federation.task, federation.class_names, federation.preprocessing
-        )
+        _, model = personal_model(self.simulation, client, kind)
         if isinstance(inputs, pd.DataFrame):
-            return personal.predict(inputs).tolist()
-        decided: list[Any] = personal.decide(inputs.to(federation.inputs.dtype)).tolist()
-        if federation.task.is_classification and federation.class_names:
-            return [federation.class_names[c] for c in decided]
-        return decided
+            return model.predict(inputs).tolist()
+        return model.name_answers(model.decide(model.outputs(inputs)))
+
+    def predict_proba(
+        self, client: str, inputs: Tensor | pd.DataFrame, kind: str | None = None
+    ) -> pd.DataFrame:
+        """The probability of each class, a column for each; takes what `predict` takes."""
+        _, model = personal_model(self.simulation, client, kind)
+        if isinstance(inputs, pd.DataFrame):
+            return model.predict_proba(inputs)
+        model.require_classes()
+        return model.name_probabilities(model.outputs(inputs))
 
 
 def client_number(client: str, names: tuple[str, ...]) -> int:
@@ -117,9 +72,12 @@ def client_number(client: str, names: tuple[str, ...]) -> int:
     return names.index(client)
 
 
-def chosen_predictor(simulation: Simulation, client: str, kind: str | None) -> tuple[str, Predictor]:
-    """A client's model of some kind, by default the one that the method is judged by; and the kind."""
-    number = client_number(client, simulation.federation.names)
+def chosen_predictor(simulation: Simulation, client: str | None, kind: str | None) -> tuple[str, Predictor]:
+    """A client's model of some kind, by default the one that the method is judged by; and the kind.
+
+    The model of the kind global is everybody's, and needs no client.
+    """
+    number = None if client is None else client_number(client, simulation.federation.names)
     kinds = simulation.method.kinds
     kind = kind or simulation.method.judged_by
     if kind not in kinds:
@@ -127,25 +85,46 @@ def chosen_predictor(simulation: Simulation, client: str, kind: str | None) -> t
         raise UserError(f"kind={kind} is not possible: the models of {simulation.method.name} are {known}")
     if kind == "global":  # where clients' states are at silos, it is there nevertheless
         return kind, simulation.global_model()
+    if number is None:
+        raise UserError(f"--client is missing: every client has its own model of the kind {kind}")
     return kind, simulation.predictor(number)[kind]
 
 
-def export_model(run: RunFolder, client: str, target: Path, kind: str | None = None) -> Path:
+def personal_model(
+    simulation: Simulation, client: str | None, kind: str | None = None
+) -> tuple[str, PersonalModel]:
+    """A client's model with what is needed to use it; and its kind."""
+    kind, predictor = chosen_predictor(simulation, client, kind)
+    whose = "everybody" if client is None else f"client {client!r}"
+    module = as_module(predictor, simulation.engine.setting.objective.module, whose)
+    federation = simulation.federation
+    return kind, PersonalModel(module, federation.task, federation.class_names, federation.preprocessing)
+
+
+def export_model(run: RunFolder, client: str | None, target: Path, kind: str | None = None) -> Path:
     """Write the model of one client, in the state that the run reports, to a new folder."""
-    return export_client(reported_simulation(run), run.config, client, target, kind)
+    return export_client(reported_simulation(run), run.config, client, target, kind, run)
 
 
 def export_client(
-    simulation: Simulation, config: RunConfig, client: str, target: Path, kind: str | None = None
+    simulation: Simulation,
+    config: RunConfig,
+    client: str | None,
+    target: Path,
+    kind: str | None = None,
+    run: RunFolder | None = None,
 ) -> Path:
-    """Write the model that one client has now to a new folder."""
+    """Write the model that one client has now to a new folder.
+
+    run: what the model's card tells of its training; None for those who came after it.
+    """
     if target.exists():
         raise UserError(f"out={str(target)!r} exists already; choose another name")
     federation = simulation.federation
-    kind, predictor = chosen_predictor(simulation, client, kind)
-    module = as_module(predictor, simulation.engine.setting.objective.module)
+    kind, model = personal_model(simulation, client, kind)
     row = federation.inputs[:1]
-    card = {
+    card = card_of(simulation, config, client, kind, model, run)
+    content = {
         "format": FORMAT,
         "client": client,
         "kind": kind,
@@ -153,17 +132,19 @@ def export_client(
         "round": simulation.round,
         "model": config.model,
         "dtype": config.dtype,
-        "members": len(predictor.members) if isinstance(predictor, Mixture) else 0,
+        "members": len(model.module.members) if isinstance(model.module, MixedModel) else 0,
         "input_shape": list(row.shape[1:]),
         # Characters are codes: the model's table of embeddings has a row for each.
         "codes": None if row.is_floating_point() else int(federation.inputs.max()) + 1,
         "task": {"kind": federation.task.kind, "outputs": federation.task.outputs},
         "class_names": list(federation.class_names),
         "preprocessing": json.loads(federation.preprocessing.to_json()) if federation.preprocessing else None,
+        "card": card.plain(),
     }
     with new_folder(target) as folder:
-        write_tensors(folder / "model.safetensors", module.state_dict())
-        write_json(folder / "model.json", card)
+        write_tensors(folder / "model.safetensors", model.module.state_dict())
+        write_json(folder / "model.json", content)
+        write_bytes(folder / "model-card.md", card.markdown().encode())
     return target
 
 
@@ -186,17 +167,10 @@ def load_model(path: str | Path) -> PersonalModel:
         module.load_state_dict(read_tensors(folder / "model.safetensors"))
     except RuntimeError as error:
         raise UserError(f"{str(path)!r} is damaged: its parameters do not fit its model.json") from error
+    require_finite(module, repr(str(path)))
     fitted = card["preprocessing"]
     preprocessing = None if fitted is None else Preprocessing.from_json(json.dumps(fitted))
     return PersonalModel(module.eval(), task, tuple(card["class_names"]), preprocessing)
-
-
-def _with_params(module: nn.Module, params: Params) -> nn.Module:
-    own = copy.deepcopy(module)
-    with torch.no_grad():
-        for name, parameter in own.named_parameters():
-            parameter.copy_(params[name])
-    return own
 
 
 def _stand_in(card: dict[str, Any], task: Task) -> Federation:

@@ -1,5 +1,6 @@
 """A silo's own models without a network: from its state folder to predictions and files."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,8 @@ import torch
 
 from idiolect.engines.local_view import stand_in
 from idiolect.errors import UserError
-from idiolect.runs.client_model import PersonalModel, as_module
+from idiolect.runs.model_card import ModelCard, bare_card
+from idiolect.runs.personal_model import PersonalModel, as_module
 from idiolect.runs.programs import check_target, write_program
 from idiolect.runs.setup import build_setting
 from idiolect.silo.schema import Schema
@@ -29,24 +31,29 @@ def find_run(folder: Path) -> RunVault:
 
 def personal_model(folder: Path, kind: str | None = None) -> PersonalModel:
     """The silo's model of some kind; by default the one that the method is judged by."""
+    return _model_and_card(folder, kind)[0]
+
+
+def export_program(folder: Path, target: Path, kind: str | None = None) -> Path:
+    """The silo's model as one file: model.pt2 for torch.export, model.onnx for ONNX."""
+    check_target(target)
+    model, card = _model_and_card(folder, kind)
+    assert model.preprocessing is not None, "silos have tables"
+    return write_program(model, torch.zeros(len(model.preprocessing.feature_names)), card, target)
+
+
+def _model_and_card(folder: Path, kind: str | None) -> tuple[PersonalModel, ModelCard]:
     vault = find_run(folder)
     agreement: Any = vault.agreement
-    models, _ = vault.models()
+    models, round_number = vault.models()
     schema, config = Schema.from_plain(agreement["schema"]), agreed_config(agreement["config"])
     rows = pd.DataFrame(1, index=["here"], columns=["train", "validation", "test"])
     setting = build_setting(config, stand_in(schema.preprocessing, rows))
     kind = kind or setting.method.judged_by
     if kind not in models:
         raise UserError(f"--kind {kind} is not possible: the models are {', '.join(models)}")
-    module = as_module(models[kind], setting.objective.module).eval()
-    return PersonalModel(module, schema.task, schema.preprocessing.class_names, schema.preprocessing)
-
-
-def export_program(folder: Path, target: Path, kind: str | None = None) -> Path:
-    """The silo's model as one file: model.pt2 for torch.export, model.onnx for ONNX."""
-    check_target(target)
-    model = personal_model(folder, kind)
-    assert model.preprocessing is not None, "silos have tables"
-    dtype = next(model.module.parameters()).dtype
-    row = torch.zeros(len(model.preprocessing.feature_names), dtype=dtype)
-    return write_program(model.module, row, target)
+    client = str(agreement["name"])
+    module = as_module(models[kind], setting.objective.module, f"client {client!r}")
+    model = PersonalModel(module, schema.task, schema.preprocessing.class_names, schema.preprocessing)
+    card = bare_card(model, config, client, kind, round_number)
+    return model, replace(card, clients=int(agreement["clients"]))
