@@ -8,7 +8,7 @@ from torch import Tensor
 from idiolect import core
 from idiolect.core import Params, tree
 from idiolect.core.tree import Tree
-from idiolect.errors import UserError
+from idiolect.errors import UserError, require_finite
 
 MOST_ITERATIONS = 300
 _COLUMNS = 8192  # of all points, that are worked on at a time
@@ -93,8 +93,10 @@ def regroup(
     `points` and `uploads` are stacked by client, `models` by group; `previous` are the clients' labels.
     """
     old = tree.flatten_rows(models)
-    partition = k_means(tree.flatten_rows(points, like=models), old, seed, restarts)
-    matrix = tree.flatten_rows(uploads, like=models)
+    places, matrix = (tree.flatten_rows(rows, like=models) for rows in (points, uploads))
+    for rows in (places, matrix.sum(0)):  # a sum is finite only if all are, and so is then their mean
+        require_finite(rows, "the clients' models, which are to be grouped,")
+    partition = k_means(places, old, seed, restarts)
     clusters = range(int(partition.labels.max()) + 1)
     centres = torch.stack([matrix[partition.labels == cluster].mean(0) for cluster in clusters])
     labels = align(partition.labels, centres, old, previous)

@@ -6,6 +6,8 @@ EXPORT/model.json           how to build the module, how to read a table, what t
 
 import copy
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,8 +89,14 @@ class ClientModels:
 
     def model(self, client: str, kind: str | None = None) -> nn.Module:
         """A client's model as a module of its own; by default the kind that the method is judged by."""
-        _, predictor = chosen_predictor(self.simulation, client, kind)
-        return as_module(predictor, self.simulation.engine.setting.objective.module)
+        with self.reported(kind) as simulation:
+            _, predictor = chosen_predictor(simulation, client, kind)
+            return as_module(predictor, simulation.engine.setting.objective.module)
+
+    @contextmanager
+    def reported(self, kind: str | None) -> Iterator[Simulation]:
+        """The simulation in the state in which a kind of model is reported."""
+        yield self.simulation
 
     def predict(self, client: str, inputs: Tensor | pd.DataFrame, kind: str | None = None) -> list[Any]:
         """A client's predictions: class names where there are any, class numbers, or numbers.
@@ -132,7 +140,7 @@ def chosen_predictor(simulation: Simulation, client: str, kind: str | None) -> t
 
 def export_model(run: RunFolder, client: str, target: Path, kind: str | None = None) -> Path:
     """Write the model of one client, in the state that the run reports, to a new folder."""
-    return export_client(reported_simulation(run), run.config, client, target, kind)
+    return export_client(reported_simulation(run, kind), run.config, client, target, kind)
 
 
 def export_client(

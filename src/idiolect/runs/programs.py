@@ -25,7 +25,7 @@ from idiolect.store.files import write_bytes
 def export_program(run: RunFolder, client: str, target: Path, kind: str | None = None) -> Path:
     """Write the model of one client, in the state that the run reports, to a new file."""
     check_target(target)
-    simulation = reported_simulation(run)
+    simulation = reported_simulation(run, kind)
     _, predictor = chosen_predictor(simulation, client, kind)
     module = as_module(predictor, simulation.engine.setting.objective.module)
     return write_program(module, simulation.federation.inputs[0], target)
