@@ -155,6 +155,21 @@ def test_training_in_python_gives_the_numbers_of_the_run_folder(run: RunFolder) 
     assert result.simulation.round == run.summary()["kinds"]["personal"]["round"]
 
 
+def test_in_python_too_each_kind_is_of_the_round_that_is_reported_for_it() -> None:
+    result = idiolect.train("apfl", "vowels", rounds=12, evaluate_every=1, local_steps=3, lr=2.0)
+    federation = result.simulation.federation
+    chosen = result.summary["round"]
+    assert chosen.nunique() > 1
+    judged = result.simulation.round
+    for kind in ("global", "localized", "personal", "global"):
+        for number in (2, 11):
+            client, rows = federation.names[number], federation.test.of(number)
+            decided = result.model(client, kind)(federation.inputs[rows]).argmax(1)
+            accuracy = float((decided == federation.targets[rows]).double().mean())
+            assert accuracy == pytest.approx(result.client_values.loc[client, kind], abs=1e-12)
+            assert result.simulation.round == judged == chosen["personal"]
+
+
 def test_a_run_that_diverges_is_told(tmp_path: Path) -> None:
     settings = ["method=fedavg", *QUICK, "model=mlp", "lr=1e8", "rounds=4", f"out={tmp_path / 'run'}"]
     finished = idiolect.run(*settings)

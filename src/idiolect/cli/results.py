@@ -71,10 +71,8 @@ def print_comparison(comparison: Comparison, *, clients: bool, json: bool) -> No
     headings = ["model", "mean", "validation", "worst 10 %", "worst", f"gain over alone{averaged}"]
     headings += [f"over shared{averaged}", "round", "sent up"]
     rows = [_comparison_row(row, metric) for row in table.to_dict(orient="records")]
-    if failures:
-        headings.append("failed because")
-        rows = [[*row, ""] for row in rows]
-        rows += [_failed_row(failure, len(headings)) for failure in failures]
+    # Their reasons, which may be long, are in lines of their own below.
+    rows += [[_whose(failure), "failed", *["–"] * (len(headings) - 2)] for failure in failures]
     print_table(
         f"{first.config.data_name}: {part} {metric} over {clients_with_rows(first)} clients, {seeds} seed(s)",
         headings,
@@ -82,7 +80,7 @@ def print_comparison(comparison: Comparison, *, clients: bool, json: bool) -> No
     )
     if clients:
         _print_clients(comparison.client_values(), part, metric)
-    for note in notes:
+    for note in [*notes, *(f"{_whose(failure)}: failed: {failure.reason}" for failure in failures)]:
         typer.echo(note)
     if failures:
         typer.echo(f"{len(failures)} run(s) failed; try them again with `idiolect resume {comparison.path}`")
@@ -119,9 +117,8 @@ def _comparison_row(row: dict[Any, Any], metric: str) -> list[str]:
     ]
 
 
-def _failed_row(failure: Failure, columns: int) -> list[str]:
-    cells = [f"{failure.method} seed {failure.seed}", "failed", *["–"] * (columns - 3)]
-    return [*cells, failure.reason]
+def _whose(failure: Failure) -> str:
+    return f"{failure.method} seed {failure.seed}"
 
 
 def _gain(row: dict[Any, Any], baseline: str) -> str:

@@ -42,8 +42,8 @@ def still_improving(metrics: pd.DataFrame, kind: str, metric: Metric) -> bool:
     validated = (metrics.part == "validation") & (metrics.metric == metric.name) & (metrics.kind == kind)
     if not metrics["value"][validated].notna().any():
         return False
-    last = int(metrics["round"].max())
-    return last > metrics["round"].min() and reported_round(metrics, kind, metric) == last
+    first, last = int(metrics["round"].min()), int(metrics["round"].max())
+    return last > first and reported_round(metrics, kind, metric) == last
 
 
 def _losses(metrics: pd.DataFrame, kind: str, round_number: int) -> "pd.Series[float]":

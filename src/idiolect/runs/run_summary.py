@@ -46,7 +46,7 @@ def summarise_run(
             **summarise(values, clients[part], metric)._asdict(),
             "validation": float(values_at(metrics, kind, "validation", metric.name, chosen).mean()),
             "untrained": chosen == 0,
-            "still_improving": not diverged and still_improving(metrics, kind, metric),
+            "still_improving": not (diverged or broke_off) and still_improving(metrics, kind, metric),
             "failed": failed_clients(metrics, kind, chosen),
             "diverged": diverged,
         }
