@@ -118,8 +118,9 @@ def export_each_kind(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> 
         at_round = finished.metrics()["round"] == summary["kinds"][name]["round"]
         reported = finished.metrics()[at_round].set_index(["client", "kind", "part", "metric"])["value"]
         loss = reported["north", name, "test", "loss"]
-        outputs = load_model(folder).module(federation.inputs[rows].double())
-        found = torch.nn.functional.cross_entropy(outputs, federation.targets[rows])
+        with torch.no_grad():
+            outputs = load_model(folder).module(federation.inputs[rows].double())
+            found = torch.nn.functional.cross_entropy(outputs, federation.targets[rows])
         assert float(found) == pytest.approx(loss, rel=1e-9)
     kept = {int(path.name.removeprefix("round-")) for path in (finished.path / "chosen").iterdir()}
     assert kept == {summary["kinds"][name]["round"] for name in kind.kinds}
@@ -277,7 +278,7 @@ COMMANDS: dict[str, Check] = {
     "serve": serve,
 }
 # Left out with codecs: what sees only an exported model or finished tables; and one of the stores suffices.
-SAME_WITH_CODECS = {"predict", "show", "compare", "report", "export a program", "resume from memory"}
+SAME_WITH_CODECS = {"predict", "show", "compare", "report", "export a program", "export each kind", "resume from memory"}
 WITHOUT_METHODS = {"methods", "datasets", "data", "bench", "silo"}
 AT_THE_OTHER_END = {"join"}  # of serve
 # In `make test-slow`: a second a method, and tests/silo has the wire with codecs.
