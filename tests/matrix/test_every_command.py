@@ -278,7 +278,15 @@ COMMANDS: dict[str, Check] = {
     "serve": serve,
 }
 # Left out with codecs: what sees only an exported model or finished tables; and one of the stores suffices.
-SAME_WITH_CODECS = {"predict", "show", "compare", "report", "export a program", "export each kind", "resume from memory"}
+SAME_WITH_CODECS = {
+    "predict",
+    "show",
+    "compare",
+    "report",
+    "export a program",
+    "export each kind",
+    "resume from memory",
+}
 WITHOUT_METHODS = {"methods", "datasets", "data", "bench", "silo"}
 AT_THE_OTHER_END = {"join"}  # of serve
 # In `make test-slow`: a second a method, and tests/silo has the wire with codecs.

@@ -171,6 +171,13 @@ def test_no_method_ends_in_an_error_when_it_diverges(
     assert "diverged" in invoke("show", run.path)
 
 
+def test_groups_whose_models_grow_slowly_are_a_divergence_too(tmp_path: Path) -> None:
+    """Distances between models are large and finite in one round, and means of them are not in the next."""
+    settings = settings_for(correlated(), tmp_path, "method=pfedkm", "lr=3", "rounds=20")
+    summary = idiolect.run(*settings, out=tmp_path / "run").summary()
+    assert summary["ended"].startswith("diverged in round")
+
+
 @pytest.mark.parametrize("method", ["efl", "pfedkm", "drfa"])
 def test_a_method_that_cannot_go_on_has_ended_and_keeps_what_it_had(method: str, tmp_path: Path) -> None:
     settings = settings_for(correlated(), tmp_path, f"method={method}", "lr=1e30")
@@ -273,6 +280,17 @@ def test_an_interrupt_ends_a_comparison_which_resume_continues(tmp_path: Path) -
     whole = idiolect.compare("methods=local,fedavg", *COMPARED, out=tmp_path / "whole")
     pd.testing.assert_frame_equal(resumed.table, whole.table)
     assert resumed.page is not None
+
+
+def test_seeds_that_share_a_note_share_its_line(tmp_path: Path) -> None:
+    settings = settings_for(
+        correlated(), tmp_path, "methods=fedavg", "lr=1e6", "seeds=3", f"out={tmp_path}/out"
+    )
+    said = invoke("compare", *settings)
+    assert "fedavg seeds 0, 1, 2: diverged: global (all 4 clients)" in said
+    assert "try fedavg.learning_rate=0.1" in said
+    mended = [*settings[:-1], "fedavg.learning_rate=0.1", f"out={tmp_path}/mended"]
+    assert "diverged" not in invoke("compare", *mended)
 
 
 def test_mistakes_in_settings_are_told_before_anything_runs(tmp_path: Path) -> None:

@@ -88,8 +88,10 @@ def print_comparison(comparison: Comparison, *, clients: bool, json: bool) -> No
 
 
 def clients_with_rows(run: RunFolder) -> int:
-    """How many clients the reported numbers are about."""
-    return int((run.clients()[run.summary()["part"]] > 0).sum())
+    """How many clients the reported numbers are about; silos may tell nothing of theirs."""
+    metrics = run.metrics()
+    told = (metrics.part == run.summary()["part"]) & (metrics.metric == "loss") & metrics["value"].notna()
+    return int(metrics.client[told].nunique())
 
 
 def _diverged(run: RunFolder) -> list[dict[str, Any]]:

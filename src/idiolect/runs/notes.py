@@ -35,12 +35,15 @@ def run_notes(summary: Mapping[str, Any], method: Method, prefix: str = "") -> l
 
 def comparison_notes(runs: Sequence[RunFolder]) -> list[str]:
     """Sentences about all runs of a comparison: whose they are is said first."""
-    notes = []
+    seeds: dict[tuple[str, str], list[str]] = {}  # of which runs of a method something is to be said
     for run in runs:
         config = run.config
-        told = run_notes(run.summary(), build_method(config.method), config.method_name)
-        notes += [f"{config.method_name} seed {config.seed}: {note}" for note in told]
-    return notes
+        for note in run_notes(run.summary(), build_method(config.method), config.method_name):
+            seeds.setdefault((config.method_name, note), []).append(str(config.seed))
+    return [
+        f"{method} seed{'s' * (len(which) > 1)} {', '.join(which)}: {note}"
+        for (method, note), which in seeds.items()
+    ]
 
 
 def mark(*, diverged: bool, untrained: bool) -> str:
