@@ -36,7 +36,6 @@ from idiolect.runs.comparison import (
     compare_methods,
     open_folder,
     resolve_comparison,
-    runs_of,
 )
 from idiolect.runs.config import resolve
 from idiolect.runs.decisions import decide
@@ -84,10 +83,9 @@ def train(
     simulation = build_simulation(config, federation)
     measures = config.evaluation.measures(simulation.federation.task)
     memory = Memory()
-    play_rounds(simulation, config.pace, measures, memory)
-    if config.evaluation.choose == "validation":
-        memory.return_to_chosen(simulation)
-    return Result(simulation, memory, measures.main, config.evaluation.choose)
+    choose = config.evaluation.choose
+    broke_off = play_rounds(simulation, config.pace, measures, memory, choice=choose)
+    return Result(simulation, memory, measures.main, choose, broke_off)
 
 
 def run(*sources: Source, watch: Watch = nobody, **settings: Any) -> RunFolder:
@@ -103,9 +101,14 @@ def run(*sources: Source, watch: Watch = nobody, **settings: Any) -> RunFolder:
     return start_or_continue(config, watch)
 
 
-def resume(folder: FolderPath, *, watch: Watch = nobody) -> RunFolder:
-    """Continue a run that was stopped, bitwise as if it had not been."""
-    found = RunFolder(folder)
+def resume(folder: FolderPath, *, watch: Watch = nobody) -> RunFolder | Comparison:
+    """Continue a run or a comparison that was stopped, bitwise as if it had not been.
+
+    Of a comparison, runs that failed are tried again.
+    """
+    found = open_folder(folder)
+    if isinstance(found, Comparison):
+        return _with_page(compare_methods(found.config, watch))
     return continue_run(found, watch)
 
 
@@ -114,9 +117,12 @@ def compare(*sources: Source, watch: Watch = nobody, **settings: Any) -> Compari
 
     Instead of `method` it takes `methods=["local", "fedavg", "apfl"]`, and `seeds`: how many, or which.
     Settings of one method are `apfl={"mixing": 0.5}`. A report page is written where the extra `report` is
-    installed.
+    installed. A run that fails is a row with its reason; the same call again tries it again.
     """
-    comparison = compare_methods(resolve_comparison(read_settings([*sources, settings])), watch)
+    return _with_page(compare_methods(resolve_comparison(read_settings([*sources, settings])), watch))
+
+
+def _with_page(comparison: Comparison) -> Comparison:
     if can_write_reports():
         write_report([comparison.path], comparison.path / PAGE)
     return comparison
@@ -125,8 +131,10 @@ def compare(*sources: Source, watch: Watch = nobody, **settings: Any) -> Compari
 def show(folder: FolderPath) -> RunFolder | Comparison:
     """The finished run or comparison in a folder: its tables, and every client's values."""
     found = open_folder(folder)
-    for each in runs_of(found):
-        each.summary()  # says which one is not finished
+    if isinstance(found, Comparison):
+        found.require_finished()
+    else:
+        found.summary()  # says that it is not finished
     return found
 
 

@@ -2,10 +2,21 @@
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class UserError(ValueError):
     """A user's mistake, told in one sentence: the field, the value, and what would be right."""
+
+
+class DivergenceError(UserError):
+    """Numbers grew until they were not finite, and a method cannot go on with them: an end of a training."""
+
+
+def require_finite(values: Any, what: str) -> None:
+    """Say that a training has diverged where something that a method computes with is not finite."""
+    if not values.isfinite().all():
+        raise DivergenceError(f"{what} are not finite")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

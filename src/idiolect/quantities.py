@@ -6,13 +6,15 @@ _SHARES = ("accuracy", "balanced_accuracy")  # shown in per cent
 
 
 def show_value(value: float, metric: str) -> str:
-    """A metric's value: shares in per cent, everything else with four digits.
+    """A metric's value: shares in per cent, everything else with four digits; of a failed model ∞.
 
     >>> show_value(0.98761, "accuracy"), show_value(0.98761, "rmse"), show_value(float("nan"), "rmse")
     ('98.8 %', '0.9876', '–')
     """
     if math.isnan(value):
         return "–"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
     return f"{100 * value:.1f} %" if metric in _SHARES else f"{value:.4g}"
 
 

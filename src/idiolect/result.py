@@ -1,4 +1,7 @@
-"""What `idiolect.train` gives, and the memory in which a training keeps its tables and its best state."""
+"""What `idiolect.train` gives, and the memory in which a training keeps its tables and its best states."""
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 import pandas as pd
 import torch
@@ -9,18 +12,27 @@ from idiolect.evaluation.metrics import Metric
 from idiolect.evaluation.summary import Choice, client_values
 from idiolect.runs.client_model import ClientModels
 from idiolect.runs.folder import client_table
-from idiolect.runs.lifecycle import summarise_run
+from idiolect.runs.notes import run_notes
 from idiolect.runs.records import TABLES, TableName, join
+from idiolect.runs.run_summary import summarise_run
 from idiolect.simulation import Simulation
 
 
 class Result(ClientModels):
     """What a training gave: tables of numbers, and every client's models.
 
-    `simulation` stands at the round that is reported for the kind that the method is judged by.
+    `simulation` stands at the round that is reported for the kind that the method is judged by; models of
+    other kinds are those of the rounds that are reported for these.
     """
 
-    def __init__(self, simulation: Simulation, memory: "Memory", metric: Metric, choose: Choice) -> None:
+    def __init__(
+        self,
+        simulation: Simulation,
+        memory: "Memory",
+        metric: Metric,
+        choose: Choice,
+        broke_off: str | None = None,
+    ) -> None:
         super().__init__(simulation)
         self.metrics = memory.metrics()
         self.rounds = memory.table("rounds")
@@ -28,26 +40,63 @@ class Result(ClientModels):
         self.diagnostics = memory.table("diagnostics")
         clients = client_table(simulation.federation).set_index("client")
         self._summary = summarise_run(
-            self.metrics, clients, self.rounds, simulation.federation.task, metric, simulation.method, choose
+            self.metrics,
+            clients,
+            self.rounds,
+            simulation.federation.task,
+            metric,
+            simulation.method,
+            choose,
+            broke_off,
         )
+        self._memory = memory
+        self._stands_at = -1  # a training that broke off is in the middle of a round
+        self._go_to(None)
 
     @property
     def summary(self) -> pd.DataFrame:
-        """The reported numbers, a row for each model kind."""
+        """The reported numbers, a row for each model kind; and who failed or diverged."""
         return pd.DataFrame.from_dict(self._summary["kinds"], orient="index")
+
+    @property
+    def ended(self) -> str | None:
+        """Why not all rounds were played, if they were not."""
+        ended: str | None = self._summary["ended"]
+        return ended
+
+    @property
+    def notes(self) -> list[str]:
+        """What is to be known about the numbers: who diverged, what is untrained, what still improves."""
+        return run_notes(self._summary, self.simulation.method)
 
     @property
     def client_values(self) -> pd.DataFrame:
         """The reported values: a row for each client, a column for each model kind."""
         return client_values(self.metrics, self._summary)
 
+    @contextmanager
+    def reported(self, kind: str | None) -> Iterator[Simulation]:
+        """The simulation at the round that is reported for a kind, as long as the block lasts."""
+        self._go_to(kind)
+        try:
+            yield self.simulation
+        finally:
+            self._go_to(None)
+
+    def _go_to(self, kind: str | None) -> None:
+        kinds = self._summary["kinds"]
+        number: int = kinds[kind if kind in kinds else self._summary["judged_by"]]["round"]
+        if number != self._stands_at:
+            self._memory.go_to(self.simulation, number)
+            self._stands_at = number
+
 
 class Memory:
-    """Keeps the tables, and the state with the best validation score."""
+    """Keeps the tables, and for each model kind the state with the best validation score."""
 
     def __init__(self) -> None:
         self.parts: dict[TableName, list[pd.DataFrame]] = {name: [] for name in TABLES}
-        self.chosen: tuple[int, ServerState, ClientState] | None = None
+        self.chosen: dict[int, tuple[ServerState, ClientState]] = {}  # by round: kinds may share one
 
     def metrics(self) -> pd.DataFrame:
         """All metrics so far."""
@@ -62,17 +111,18 @@ class Memory:
         self.parts[name].append(table)
 
     def save(self, simulation: Simulation) -> None:
-        """Nothing to do: the simulation itself is the last state."""
+        """Nothing to do: nobody goes on from here."""
 
     def keep_doubt(self, doubt: Doubt, round_number: int) -> None:
         """A line in the log has said it."""
 
-    def save_chosen(self, simulation: Simulation) -> None:
-        """Keep the best state so far."""
-        self.chosen = simulation.round, simulation.server, simulation.clients()
+    def save_chosen(self, simulation: Simulation, needed: Collection[int]) -> None:
+        """Keep the best state so far of some kind; only the needed rounds' stay."""
+        kept = {number: state for number, state in self.chosen.items() if number in needed}
+        self.chosen = {**kept, simulation.round: (simulation.server, simulation.clients())}
 
-    def return_to_chosen(self, simulation: Simulation) -> None:
-        """Put the simulation into the best state, if there is one."""
-        if self.chosen is not None:
-            simulation.round, simulation.server, clients = self.chosen
-            simulation.engine.setting.store.put(torch.arange(len(simulation.federation)), clients)
+    def go_to(self, simulation: Simulation, round_number: int) -> None:
+        """Put the simulation into the state of a round that is reported."""
+        simulation.server, clients = self.chosen[round_number]
+        simulation.round = round_number
+        simulation.engine.setting.store.put(torch.arange(len(simulation.federation)), clients)

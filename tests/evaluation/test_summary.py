@@ -4,9 +4,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from idiolect.evaluation.convergence import diverged_clients, failed_clients
 from idiolect.evaluation.gain import Gains, count_gains, gains
 from idiolect.evaluation.metrics import accuracy, rmse
-from idiolect.evaluation.summary import reported_round, reported_values, rounds_to_target, summarise
+from idiolect.evaluation.summary import (
+    BestRound,
+    reported_round,
+    reported_values,
+    rounds_to_target,
+    summarise,
+)
 
 
 def long(values: dict[tuple[int, str, str], tuple[float, float]], kind: str = "personal") -> pd.DataFrame:
@@ -82,3 +89,59 @@ def test_gains_count_each_client_once() -> None:
     baseline = pd.Series({"a": 0.8, "b": 0.5, "c": 0.6, "d": 0.1})
     assert count_gains(gains(own, baseline, higher_is_better=True)) == Gains(better=1, equal=1, worse=1)
     assert count_gains(gains(own, baseline, higher_is_better=False)).better == 1
+
+
+def test_rounds_that_differ_by_the_order_of_a_sum_are_equals() -> None:
+    """0.1 + 0.2 + 0.3 depends on the order; the smaller loss decides, of equal losses the earlier round."""
+    one, other = (0.1 + 0.2) + 0.3, 0.1 + (0.2 + 0.3)
+    assert one > other
+    values = {(r, "validation", "accuracy"): (v, v) for r, v in ((1, other), (2, one), (3, other), (4, one))}
+    losses = {1: 2.0, 2: 2.0, 3: other, 4: one}
+    values |= {(r, "validation", "loss"): (loss, loss) for r, loss in losses.items()}
+    assert reported_round(long(values), "personal", accuracy) == 3
+    early = {key: pair for key, pair in values.items() if key[0] < 3}
+    assert reported_round(long(early), "personal", accuracy) == 1
+
+
+def test_rounds_told_one_by_one_are_chosen_as_all_together() -> None:
+    """Small improvements add up: each is compared with the best one, not with the one before."""
+    values = {(r, "validation", "accuracy"): (0.5 + r * 3e-10, 0.5 + r * 3e-10) for r in range(6)}
+    values |= {(r, "validation", "loss"): (1.0, 1.0) for r in range(6)}
+    metrics = long(values)
+    best = BestRound("personal", accuracy, "validation")
+    changed = [best.told(metrics[metrics["round"] == r], [r]) for r in range(6)]
+    assert changed == [True, False, True, False, True, False]
+    assert best.round == reported_round(metrics, "personal", accuracy) == 4
+    resumed = BestRound("personal", accuracy, "validation")
+    resumed.told(metrics[metrics["round"] <= 3], range(4))
+    assert resumed.told(metrics[metrics["round"] == 4], [4])
+    assert resumed.round == 4
+
+
+def test_a_failed_client_makes_a_round_the_last_choice() -> None:
+    values = {(1, "validation", "rmse"): (5.0, 9.0), (2, "validation", "rmse"): (1.0, np.inf)}
+    values |= {(r, "validation", "loss"): (1.0, 1.0) for r in (1, 2)}
+    assert reported_round(long(values), "personal", rmse) == 1
+    failed = summarise(pd.Series({"a": 1.0, "b": np.inf}), pd.Series({"a": 1, "b": 1}), rmse)
+    assert (failed.mean, failed.weighted, failed.worst, failed.min, failed.clients) == (*3 * [np.inf], 1.0, 2)
+
+
+def test_who_diverged_is_found_by_the_loss() -> None:
+    """The untrained mean is 1.1, so that a, right from the start, may lose more, up to 11; b up to 20."""
+    ended = {"at the limit": (10.9, 19.9), "above": (11.1, 20.1), "failed": (np.inf, 1.0)}
+    diverged = {"at the limit": [], "above": ["a", "b"], "failed": ["a"]}
+    for name, losses in ended.items():
+        values = {
+            (0, "test", "loss"): (0.2, 2.0),
+            (5, "test", "loss"): (0.1, 0.1),
+            (9, "test", "loss"): losses,
+        }
+        assert diverged_clients(long(values), "personal", reported=5) == diverged[name]
+    gone = {
+        (0, "test", "loss"): (0.2, 2.0),
+        (5, "test", "loss"): (0.1, np.inf),
+        (9, "test", "loss"): (0.1, 0.1),
+    }
+    assert diverged_clients(long(gone), "personal", reported=5) == ["b"]
+    assert failed_clients(long(gone), "personal", 5) == ["b"]
+    assert failed_clients(long(gone), "personal", 9) == []

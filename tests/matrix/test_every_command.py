@@ -102,6 +102,30 @@ def export_folder(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> Non
         assert all(torch.equal(exported[part], expected[part]) for part in expected)
 
 
+def export_each_kind(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
+    """Each kind of model at the round that is reported for it: it has the number that the table has."""
+    finished = runs.of(kind, *codec, "evaluation.every=1", "evaluation.choose=validation", "rounds=6")
+    summary, values = finished.summary(), finished.client_values()
+    federation = finished.federation()
+    rows = federation.test.of(SITES.index("north"))
+    for name in kind.kinds:
+        folder = runs.new_name()
+        invoke("export", finished.path, "--client", "north", "--kind", name, "--out", folder)
+        assert json.loads((folder / "model.json").read_text())["round"] == summary["kinds"][name]["round"]
+        decided = load_model(folder).decide(federation.inputs[rows].double())
+        hits = (decided == federation.targets[rows]).double()
+        assert float(hits.mean()) == pytest.approx(values.loc["north", name], abs=1e-12)
+        at_round = finished.metrics()["round"] == summary["kinds"][name]["round"]
+        reported = finished.metrics()[at_round].set_index(["client", "kind", "part", "metric"])["value"]
+        loss = reported["north", name, "test", "loss"]
+        with torch.no_grad():
+            outputs = load_model(folder).module(federation.inputs[rows].double())
+            found = torch.nn.functional.cross_entropy(outputs, federation.targets[rows])
+        assert float(found) == pytest.approx(loss, rel=1e-9)
+    kept = {int(path.name.removeprefix("round-")) for path in (finished.path / "chosen").iterdir()}
+    assert kept == {summary["kinds"][name]["round"] for name in kind.kinds}
+
+
 def exported_outputs(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
     """The scaled rows of one client, and what its model makes of them."""
     simulation = reported_simulation(runs.of(kind, *codec))
@@ -253,6 +277,7 @@ COMMANDS: dict[str, Check] = {
     "resume from memory": resume("memory"),
     "resume from disk": resume("disk"),
     "export a folder": export_folder,
+    "export each kind": export_each_kind,
     "export a program": export_pt2,
     "predict": predict,
     "personalize": personalize,
@@ -263,7 +288,15 @@ COMMANDS: dict[str, Check] = {
     "serve": serve,
 }
 # Left out with codecs: what sees only an exported model or finished tables; and one of the stores suffices.
-SAME_WITH_CODECS = {"predict", "show", "compare", "report", "export a program", "resume from memory"}
+SAME_WITH_CODECS = {
+    "predict",
+    "show",
+    "compare",
+    "report",
+    "export a program",
+    "export each kind",
+    "resume from memory",
+}
 WITHOUT_METHODS = {"methods", "datasets", "data", "bench", "silo"}
 AT_THE_OTHER_END = {"join"}  # of serve
 # In `make test-slow`: a second a method, and tests/silo has the wire with codecs.

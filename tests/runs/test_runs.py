@@ -162,6 +162,21 @@ def test_training_in_python_gives_the_numbers_of_the_run_folder(run: RunFolder) 
     assert result.simulation.round == run.summary()["kinds"]["personal"]["round"]
 
 
+def test_in_python_too_each_kind_is_of_the_round_that_is_reported_for_it() -> None:
+    result = idiolect.train("apfl", "vowels", rounds=12, evaluate_every=1, local_steps=3, lr=2.0)
+    federation = result.simulation.federation
+    chosen = result.summary["round"]
+    assert chosen.nunique() > 1
+    judged = result.simulation.round
+    for kind in ("global", "localized", "personal", "global"):
+        for number in (2, 11):
+            client, rows = federation.names[number], federation.test.of(number)
+            decided = result.model(client, kind)(federation.inputs[rows]).argmax(1)
+            accuracy = float((decided == federation.targets[rows]).double().mean())
+            assert accuracy == pytest.approx(result.client_values.loc[client, kind], abs=1e-12)
+            assert result.simulation.round == judged == chosen["personal"]
+
+
 def test_a_run_that_diverges_is_told(tmp_path: Path) -> None:
     settings = ["method=fedavg", *QUICK, "model=mlp", "lr=1e8", "rounds=4", f"out={tmp_path / 'run'}"]
     finished = idiolect.run(*settings)
@@ -170,7 +185,7 @@ def test_a_run_that_diverges_is_told(tmp_path: Path) -> None:
     assert reported_simulation(finished).round == reported
 
 
-def test_numbers_that_are_not_finite_are_null_in_json_and_nan_in_python(tmp_path: Path) -> None:
+def test_numbers_that_are_not_finite_are_null_in_json_and_infinite_in_python(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     table = pd.DataFrame({"site": ["a", "b"] * 20, "x": generator.normal(size=40)}).assign(
         y=lambda t: 2 * t.x
@@ -179,12 +194,13 @@ def test_numbers_that_are_not_finite_are_null_in_json_and_nan_in_python(tmp_path
     settings = ["method=fedavg", f"data={tmp_path}/table.csv", "data.client=site", "data.target=y", "lr=1e30"]
     settings += ["rounds=3", "evaluation.choose=last", "engine=sequential", f"out={tmp_path}/run"]
     finished = idiolect.run(*settings)
-    assert np.isnan(finished.summary()["kinds"]["global"]["mean"])
-    assert np.isnan(tabulate([finished])["mean"]).all()
+    assert finished.summary()["kinds"]["global"]["mean"] == np.inf  # a failed client stays in the mean
+    assert (tabulate([finished])["mean"] == np.inf).all()
     shown = CliRunner().invoke(app, ["show", str(finished.path), "--json"]).stdout
     for text in ((finished.path / "summary.json").read_text(), shown):
         content = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
         assert content["kinds"]["global"]["mean"] is None
+        assert content["kinds"]["global"]["failed"] == ["a", "b"]
         assert content["kinds"]["global"]["clients"] == finished.summary()["kinds"]["global"]["clients"]
     report = CliRunner().invoke(app, ["report", str(finished.path), "--out", str(tmp_path / "page.html")])
     assert report.exit_code == 0

@@ -8,61 +8,108 @@ import typer
 
 from idiolect.cli.console import print_json, print_table
 from idiolect.quantities import amount, show_value
-from idiolect.runs.comparison import Comparison
+from idiolect.runs.comparison import Comparison, Failure
+from idiolect.runs.config import build_method
 from idiolect.runs.folder import RunFolder
+from idiolect.runs.notes import comparison_notes, mark, run_notes
+from idiolect.runs.tabulation import model_name
 
 
 def print_run(run: RunFolder, *, clients: bool, json: bool) -> None:
     """The reported numbers of a run."""
     summary, config = run.summary(), run.config
+    notes = run_notes(summary, build_method(config.method))
     if json:
         content = {"folder": str(run.path), "config": config.plain(), **summary}
-        print_json({**content, "clients": _records(run.client_values())})
+        print_json({**content, "notes": notes, "clients": _records(run.client_values())})
         return
-    metric = summary["metric"]
-    columns = ("mean", "weighted", "std", "worst_tenth", "worst")
+    metric, part = summary["metric"], summary["part"]
+    columns = ("validation", "weighted", "std", "worst_tenth", "worst")
+    rows = []
+    for kind, numbers in summary["kinds"].items():
+        told = mark(diverged=kind in summary["diverged"], untrained=numbers["untrained"])
+        shown = [show_value(numbers[column], metric) for column in columns]
+        rows.append([kind, show_value(numbers["mean"], metric) + told, *shown, str(numbers["round"])])
     print_table(
-        f"{config.method_name} on {config.data_name}: {summary['part']} {metric} "
-        f"over {next(iter(summary['kinds'].values()))['clients']} clients",
-        ["model", "mean", "weighted", "std", "worst 10 %", "worst", "round"],
-        [
-            [kind, *(show_value(numbers[column], metric) for column in columns), str(numbers["round"])]
-            for kind, numbers in summary["kinds"].items()
-        ],
+        f"{config.method_name} on {config.data_name}: {part} {metric} over {clients_with_rows(run)} clients",
+        ["model", "mean", "validation", "weighted", "std", "worst 10 %", "worst", "round"],
+        rows,
     )
     if clients:
-        _print_clients(run.client_values(), summary["part"], metric)
-    if summary["diverged"]:
-        diverged = ", ".join(summary["diverged"])
-        typer.echo(f"diverged: {diverged}; try a smaller learning rate, such as lr=0.01")
+        _print_clients(run.client_values(), part, metric)
+    for note in notes:
+        typer.echo(note)
     typer.echo(f"traffic: {amount(summary['up_bits'])} up, {amount(summary['down_bits'])} down")
     typer.echo(f"run: {run.path}")
 
 
+def print_results(found: RunFolder | Comparison, *, clients: bool, json: bool) -> None:
+    """A run or a comparison, whichever it is."""
+    if isinstance(found, Comparison):
+        print_comparison(found, clients=clients, json=json)
+    else:
+        print_run(found, clients=clients, json=json)
+
+
 def print_comparison(comparison: Comparison, *, clients: bool, json: bool) -> None:
-    """A row for each method and model kind."""
-    table = comparison.table
+    """A row for each method and model kind, and for each run that failed."""
+    table, failures = comparison.table, comparison.failures
+    notes = comparison_notes(comparison.runs)
     if json:
-        content = {"folder": str(comparison.path), "rows": table.to_dict(orient="records")}
+        content = {
+            "folder": str(comparison.path),
+            "rows": table.to_dict(orient="records"),
+            "diverged": [record for run in comparison.runs for record in _diverged(run)],
+            "failures": [failure._asdict() for failure in failures],
+            "notes": notes,
+        }
         print_json({**content, "clients": _records(comparison.client_values())})
         return
-    metric, part = table.metric[0], table.part[0]
-    data = comparison.runs[0].config.data_name
+    metric, part, seeds = table.metric[0], table.part[0], int(table.seeds.max())
+    first = comparison.runs[0]
+    averaged = " (on average over seeds)" if seeds > 1 else ""
+    headings = ["model", "mean", "validation", "worst 10 %", "worst", f"gain over alone{averaged}"]
+    headings += [f"over shared{averaged}", "round", "sent up"]
+    rows = [_comparison_row(row, metric) for row in table.to_dict(orient="records")]
+    # Their reasons, which may be long, are in lines of their own below.
+    rows += [[_whose(failure), "failed", *["–"] * (len(headings) - 2)] for failure in failures]
     print_table(
-        f"{data}: {part} {metric} over {table.clients[0]:.0f} clients, {table.seeds[0]} seed(s)",
-        ["model", "mean", "worst 10 %", "worst", "gain over alone", "over shared", "round", "sent up"],
-        [_comparison_row(row, metric) for row in table.to_dict(orient="records")],
+        f"{first.config.data_name}: {part} {metric} over {clients_with_rows(first)} clients, {seeds} seed(s)",
+        headings,
+        rows,
     )
     if clients:
         _print_clients(comparison.client_values(), part, metric)
+    for note in [*notes, *(f"{_whose(failure)}: failed: {failure.reason}" for failure in failures)]:
+        typer.echo(note)
+    if failures:
+        typer.echo(f"{len(failures)} run(s) failed; try them again with `idiolect resume {comparison.path}`")
     typer.echo(f"runs: {comparison.path}")
+
+
+def clients_with_rows(run: RunFolder) -> int:
+    """How many clients the reported numbers are about; silos may tell nothing of theirs."""
+    metrics = run.metrics()
+    told = (metrics.part == run.summary()["part"]) & (metrics.metric == "loss") & metrics["value"].notna()
+    return int(metrics.client[told].nunique())
+
+
+def _diverged(run: RunFolder) -> list[dict[str, Any]]:
+    """A record for each model kind that diverged, with its clients."""
+    summary, config = run.summary(), run.config
+    where = {"method": config.method_name, "seed": config.seed, "ended": summary["ended"]}
+    return [
+        {**where, "kind": kind, "clients": summary["kinds"][kind]["diverged"]} for kind in summary["diverged"]
+    ]
 
 
 def _comparison_row(row: dict[Any, Any], metric: str) -> list[str]:
     spread = "" if math.isnan(row["std_over_seeds"]) else f" ± {show_value(row['std_over_seeds'], metric)}"
+    told = mark(diverged=row["diverged"], untrained=row["untrained"])
     return [
-        f"{row['method']} {row['kind']}",
-        show_value(row["mean"], metric) + spread,
+        model_name(row["method"], row["kind"]),
+        show_value(row["mean"], metric) + spread + told,
+        show_value(row["validation"], metric),
         show_value(row["worst_tenth"], metric),
         show_value(row["worst"], metric),
         _gain(row, "alone"),
@@ -70,6 +117,10 @@ def _comparison_row(row: dict[Any, Any], metric: str) -> list[str]:
         f"{row['round']:.0f}",
         amount(row["up_bits"]),
     ]
+
+
+def _whose(failure: Failure) -> str:
+    return f"{failure.method} seed {failure.seed}"
 
 
 def _gain(row: dict[Any, Any], baseline: str) -> str:

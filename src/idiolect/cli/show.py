@@ -17,10 +17,6 @@ def show(
 
     Example: idiolect show runs/demo
     """
-    from idiolect.cli.results import print_comparison, print_run
+    from idiolect.cli.results import print_results
 
-    found = idiolect.show(folder)
-    if isinstance(found, idiolect.Comparison):
-        print_comparison(found, clients=clients, json=json)
-    else:
-        print_run(found, clients=clients, json=json)
+    print_results(idiolect.show(folder), clients=clients, json=json)

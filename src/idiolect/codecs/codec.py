@@ -10,7 +10,7 @@ from torch import Tensor
 
 from idiolect.codecs.bits import BitReader, Bits, Words, mismatch, pack, read_words, write_words
 from idiolect.codecs.parallel import map_rows
-from idiolect.errors import UserError
+from idiolect.errors import DivergenceError, UserError
 
 _CHUNK_ENTRIES = 1 << 20  # rows are worked on in pieces that stay in the processor's cache
 
@@ -113,9 +113,9 @@ def require_compressible(rows: Tensor) -> None:
     # A sum is not finite if an entry is not; the reverse does not hold, so only then look entry by entry.
     if not rows.sum().isfinite() and not (finite := rows.isfinite()).all():
         row, column = (~finite).nonzero()[0].tolist()
-        raise UserError(
-            f"a codec was given {rows[row, column].item()} (row {row}, entry {column}): it takes finite "
-            "numbers only; has the training diverged, would a smaller learning rate help?"
+        raise DivergenceError(
+            f"a codec was given {rows[row, column].item()} (row {row}, entry {column}), and takes finite "
+            "numbers only"
         )
 
 

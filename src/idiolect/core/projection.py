@@ -21,6 +21,8 @@ def onto_simplex(vector: Tensor) -> Tensor:
 
     Sort descending, find the largest k with u_k > (u_1 + .. + u_k - 1) / k, subtract that mean excess.
     """
+    # The same point, from where the largest entry is 0: beside large ones a sum of 1 would be lost.
+    vector = vector - vector.amax(-1, keepdim=True)
     ordered = vector.sort(dim=-1, descending=True).values
     counts = torch.arange(1, vector.shape[-1] + 1, dtype=vector.dtype)
     excess = (ordered.cumsum(-1) - 1) / counts

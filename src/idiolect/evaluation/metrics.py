@@ -8,12 +8,15 @@
 
 `loss` is the task's mean loss without the l2 term. `balanced_accuracy` is the mean recall of the classes
 that occur in the client's rows. `rmse`, `mae` and `r2` are over all outputs; `r2` of a client whose targets
-are all equal is not defined. What is not defined, and everything of a client without rows, is NaN.
+are all equal is not defined. What is not defined, and everything of a client without rows, is NaN and does
+not count in means. A client that has rows but whose loss on them is not finite has failed: each of its
+metrics is the worst there is (`Metric.failure`: 0 for a share, else infinite), which every mean keeps.
 
 A metric of one's own is declared in the same form as these (`@metric(higher_is_better=...)`) and comes after
 them in the tables.
 """
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -53,6 +56,14 @@ class Metric:
     function: RowsToNumber
     higher_is_better: bool
     applies_to: Callable[[Task], bool] = every_task
+    is_share: bool = False  # between 0 and 1
+
+    @property
+    def failure(self) -> float:
+        """The worst value: that of a client whose loss is not finite."""
+        if self.higher_is_better:
+            return 0.0 if self.is_share else -math.inf
+        return 1.0 if self.is_share else math.inf
 
     def __call__(self, task: Task, predictions: Tensor, batch: Batch) -> Tensor:
         """The number, float64."""
@@ -64,10 +75,19 @@ class Metric:
 
 
 def metric(
-    *, higher_is_better: bool, name: str = "", applies_to: Callable[[Task], bool] = every_task
+    *,
+    higher_is_better: bool,
+    name: str = "",
+    applies_to: Callable[[Task], bool] = every_task,
+    is_share: bool = False,
 ) -> Callable[[RowsToNumber], Metric]:
-    """Declare a function as a metric, under its own name unless another one is given."""
-    return lambda function: Metric(name or function.__name__, function, higher_is_better, applies_to)
+    """Declare a function as a metric, under its own name unless another one is given.
+
+    is_share: it is between 0 and 1, so that a client whose model has failed has the worse of these.
+    """
+    return lambda function: Metric(
+        name or function.__name__, function, higher_is_better, applies_to, is_share
+    )
 
 
 def mean_over_rows(values: Tensor, batch: Batch) -> Tensor:
@@ -94,13 +114,13 @@ def loss(task: Task, predictions: Tensor, batch: Batch) -> Tensor:
     return mean_over_rows(task.row_losses(predictions, batch.targets), batch)
 
 
-@metric(higher_is_better=True, applies_to=_is_classification)
+@metric(higher_is_better=True, applies_to=_is_classification, is_share=True)
 def accuracy(task: Task, predictions: Tensor, batch: Batch) -> Tensor:
     """The share of rows whose class is the predicted one."""
     return mean_over_rows(task.decide(predictions) == batch.targets, batch)
 
 
-@metric(higher_is_better=True, applies_to=_is_binary)
+@metric(higher_is_better=True, applies_to=_is_binary, is_share=True)
 def balanced_accuracy(task: Task, predictions: Tensor, batch: Batch) -> Tensor:
     """The mean recall over the classes that occur."""
     hits = (task.decide(predictions) == batch.targets).to(torch.float64)
@@ -212,7 +232,17 @@ def row_metrics(
     task: Task, predictions: Tensor, batch: Batch, metrics: Sequence[Metric] = BUILT_IN
 ) -> dict[str, Tensor]:
     """Those metrics of one client's rows that the task has, float64. Can be vmapped."""
-    return {m.name: m(task, predictions, batch) for m in metrics if m.applies_to(task)}
+    failed = has_failed(task, predictions, batch)
+    return {
+        m.name: torch.where(failed, m.failure, m(task, predictions, batch))
+        for m in metrics
+        if m.applies_to(task)
+    }
+
+
+def has_failed(task: Task, predictions: Tensor, batch: Batch) -> Tensor:
+    """Whether a client has rows, and a loss on them that is not finite. Can be vmapped."""
+    return (batch.weights > 0).any() & ~loss(task, predictions, batch).isfinite()
 
 
 class Surveyed(Protocol):

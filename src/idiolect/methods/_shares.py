@@ -5,6 +5,7 @@ from torch import Tensor
 
 from idiolect import core
 from idiolect.core import rng
+from idiolect.errors import require_finite
 
 
 def initial_shares(population: core.Population) -> Tensor:
@@ -16,6 +17,7 @@ def initial_shares(population: core.Population) -> Tensor:
 def ascend(shares: Tensor, slope: Tensor, population: core.Population) -> Tensor:
     """Π(q + slope) on the simplex of the clients that are present."""
     present = population.present
+    require_finite(slope, "the losses by which clients' shares are raised")
     raised = torch.zeros_like(shares)
     raised[present] = core.onto_simplex((shares + slope)[present])
     return raised

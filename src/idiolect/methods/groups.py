@@ -8,7 +8,7 @@ from torch import Tensor
 from idiolect import core
 from idiolect.core import Params, tree
 from idiolect.core.tree import Tree
-from idiolect.errors import UserError
+from idiolect.errors import UserError, require_finite
 
 MOST_ITERATIONS = 300
 _COLUMNS = 8192  # of all points, that are worked on at a time
@@ -93,8 +93,10 @@ def regroup(
     `points` and `uploads` are stacked by client, `models` by group; `previous` are the clients' labels.
     """
     old = tree.flatten_rows(models)
-    partition = k_means(tree.flatten_rows(points, like=models), old, seed, restarts)
-    matrix = tree.flatten_rows(uploads, like=models)
+    places, matrix = (tree.flatten_rows(rows, like=models) for rows in (points, uploads))
+    for rows in (old, places, matrix.sum(0)):  # a sum is finite only if all are, and so is then their mean
+        require_finite(rows, "the models of clients or groups, which are to be compared,")
+    partition = k_means(places, old, seed, restarts)
     clusters = range(int(partition.labels.max()) + 1)
     centres = torch.stack([matrix[partition.labels == cluster].mean(0) for cluster in clusters])
     labels = align(partition.labels, centres, old, previous)
@@ -192,7 +194,7 @@ def align(labels: Tensor, centres: Tensor, models: Tensor, previous: Tensor) -> 
     cost = torch.cdist(centres.double(), models.double(), compute_mode=exact).square()
     common = torch.bincount(labels * len(models) + previous, minlength=cost.numel()).reshape(cost.shape)
     tie = TIED * (cost.max() if cost.max() > 0 else 1.0)
-    seniority = float(len(models)) ** -torch.arange(1.0, 1 + len(cost))
+    seniority = float(len(models)) ** -torch.arange(1.0, 1 + len(cost), dtype=torch.float64)
     later_names = seniority[:, None] * torch.arange(len(models)) / 2  # less than one half in total
     _, names = linear_sum_assignment((cost + tie * (later_names - common) / len(labels)).numpy())
     return torch.as_tensor(names, dtype=torch.int64)[labels]

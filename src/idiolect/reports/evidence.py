@@ -8,8 +8,9 @@ import pandas as pd
 
 from idiolect.errors import UserError
 from idiolect.evaluation.summary import means, reported_part
-from idiolect.runs.comparison import client_values, model_name, open_folder, runs_of, tabulate
+from idiolect.runs.comparison import Comparison, Failure, open_folder, runs_of
 from idiolect.runs.folder import RunFolder
+from idiolect.runs.tabulation import client_values, model_name, tabulate
 
 BITS_PER_MEGABYTE = 8e6
 
@@ -27,6 +28,7 @@ class Evidence:
     higher_is_better: bool
     part: str
     judged_by: dict[str, str]  # method -> model kind
+    failures: tuple[Failure, ...] = ()  # runs that ended with an error
 
     @property
     def judged(self) -> list[str]:
@@ -40,7 +42,10 @@ class Evidence:
 
 def gather(folders: Sequence[Path]) -> Evidence:
     """Read all runs of some folders (runs or comparisons)."""
-    runs = tuple(run for folder in folders for run in runs_of(open_folder(folder)))
+    found = [open_folder(folder) for folder in folders]
+    runs = tuple(run for each in found for run in runs_of(each))
+    if not runs:
+        raise UserError(f"{str(folders[0])!r} has nothing to report: none of its runs is finished")
     summaries = [run.summary() for run in runs]
     metric = summaries[0]["metric"]
     curves, judged_by = [], {}
@@ -65,6 +70,7 @@ def gather(folders: Sequence[Path]) -> Evidence:
         summaries[0]["higher_is_better"],
         summaries[0]["part"],
         judged_by,
+        tuple(failure for each in found if isinstance(each, Comparison) for failure in each.failures),
     )
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from idiolect.reports.evidence import Evidence
 
@@ -29,7 +30,7 @@ def clients_compared(evidence: Evidence) -> Any:
     """Every client's value under the models that the methods are judged by: a row for each client."""
     figure, axes = _new_figure(height=max(2.5, 0.24 * min(len(evidence.clients), 60) + 1.2))
     models = evidence.judged
-    table = evidence.clients[models].sort_values(models[0], ascending=evidence.higher_is_better)
+    table = _drawable(evidence.clients[models]).sort_values(models[0], ascending=evidence.higher_is_better)
     places = np.arange(len(table))
     axes.hlines(places, table.min(axis=1), table.max(axis=1), color="#cccccc", linewidth=1, zorder=0)
     for number, model in enumerate(models):
@@ -44,13 +45,18 @@ def clients_compared(evidence: Evidence) -> Any:
 
 def _curves(evidence: Evidence, column: str, label: str) -> Any:
     figure, axes = _new_figure(height=3.6)
-    for number, (model, curve) in enumerate(evidence.curves.groupby("model", sort=False)):
+    for number, (model, curve) in enumerate(_drawable(evidence.curves).groupby("model", sort=False)):
         style = _style(number)
         axes.plot(curve[column], curve["value"], label=model, markevery=0.12, markersize=4, **style)
     axes.set_xlabel(label)
     axes.set_ylabel(f"mean {evidence.part} {evidence.metric}")
     _finish(figure, axes)
     return figure
+
+
+def _drawable(table: pd.DataFrame) -> pd.DataFrame:
+    """Without the infinite values of models that failed: the tables show them."""
+    return table.replace([np.inf, -np.inf], np.nan)
 
 
 def _style(number: int) -> dict[str, str]:

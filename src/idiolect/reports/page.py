@@ -15,8 +15,9 @@ from idiolect.quantities import show_value
 from idiolect.reports import figures
 from idiolect.reports.evidence import BITS_PER_MEGABYTE, Evidence, gather
 from idiolect.reports.html import render
-from idiolect.runs.comparison import model_name
 from idiolect.runs.folder import RunFolder
+from idiolect.runs.notes import comparison_notes, mark
+from idiolect.runs.tabulation import model_name
 from idiolect.store.files import write_bytes
 
 
@@ -70,6 +71,7 @@ def write_report(folders: Sequence[Path], page: Path) -> None:
         title=_title(evidence),
         evidence=evidence,
         answer=_answer(evidence),
+        notes=comparison_notes(evidence.runs),
         models=[_model_row(evidence, row) for _, row in evidence.table.iterrows()],
         client_columns=list(evidence.clients.columns),
         client_rows=_client_rows(evidence),
@@ -103,24 +105,25 @@ def _title(evidence: Evidence) -> str:
 
 
 def _answer(evidence: Evidence) -> str:
-    """The one sentence that a hurried reader takes away."""
-    judged = evidence.table[
-        [
-            model_name(method, kind) in evidence.judged
-            for method, kind in zip(evidence.table.method, evidence.table.kind, strict=True)
-        ]
-    ]
-    ordered = judged.sort_values("mean", ascending=not evidence.higher_is_better)
-    best = ordered.iloc[0]
+    """The one sentence that a hurried reader takes away: the best row of the table that can be trusted."""
+    table = evidence.table
+    sound = table[~table.diverged & ~table.untrained & table["mean"].notna()]
+    if sound.empty:
+        return (
+            "No model was trained to an end: every row of the table diverged, is untrained or has no value."
+        )
+    best = sound.sort_values("mean", ascending=not evidence.higher_is_better).iloc[0]
+    among = f" among the {len(sound)} rows that neither diverged nor are untrained"
     sentence = (
-        f"Best on average: {model_name(best.method, best.kind)}, mean {evidence.part} {evidence.metric} "
-        f"{show_value(best['mean'], evidence.metric)}, "
+        f"Best on average{among if len(sound) < len(table) else ''}: {model_name(best.method, best.kind)}, "
+        f"mean {evidence.part} {evidence.metric} {show_value(best['mean'], evidence.metric)}, "
         f"worst client {show_value(best.worst, evidence.metric)}."
     )
     if not pd.isna(best.gain_over_alone):
+        averaged = ", on average over seeds" if best.seeds > 1 else ""
         sentence += (
-            f" Against training alone {best.gain_over_alone:g} of {best.clients:g} clients gain "
-            f"and {best.lose_to_alone:g} lose."
+            f" Against training alone {best.gain_over_alone:.3g} of {best.clients:.3g} clients gain "
+            f"and {best.lose_to_alone:.3g} lose{averaged}."
         )
     return sentence
 
@@ -128,13 +131,17 @@ def _answer(evidence: Evidence) -> str:
 def _model_row(evidence: Evidence, row: "pd.Series[Any]") -> dict[str, str]:
     spread = "" if pd.isna(row.std_over_seeds) else f" ± {show_value(row.std_over_seeds, evidence.metric)}"
 
+    told = mark(diverged=row.diverged, untrained=row.untrained)
+
     def gain(name: str) -> str:
         better, worse = row[f"gain_over_{name}"], row[f"lose_to_{name}"]
-        return "–" if pd.isna(better) else f"{better:g} gain, {worse:g} lose"
+        averaged = " on average over seeds" if row.seeds > 1 else ""
+        return "–" if pd.isna(better) else f"{better:.3g} gain, {worse:.3g} lose{averaged}"
 
     return {
         "model": model_name(row.method, row.kind),
-        "mean": show_value(row["mean"], evidence.metric) + spread,
+        "mean": show_value(row["mean"], evidence.metric) + spread + told,
+        "validation": show_value(row.validation, evidence.metric),
         "std": show_value(row["std"], evidence.metric),
         "worst_tenth": show_value(row.worst_tenth, evidence.metric),
         "worst": show_value(row.worst, evidence.metric),

@@ -1,6 +1,7 @@
 """The whole state of a training in a folder, and back: safetensors for the tensors, JSON for the rest."""
 
 import hashlib
+from collections.abc import Collection
 from pathlib import Path
 
 import torch
@@ -15,23 +16,35 @@ _STATE = "state.json"
 _NAME = "round-{:06d}"
 
 
-def save_checkpoint(training: Training, folder: Path) -> None:
-    """Save the server, the clients and the round; older checkpoints go once the new one is there."""
+def save_checkpoint(training: Training, folder: Path, needed: Collection[int] = ()) -> None:
+    """Save the server, the clients and the round; those of rounds not needed go once the new one is there."""
     folder.mkdir(exist_ok=True)
-    older = list(folder.glob("round-*"))
+    others = list(folder.glob("round-*"))
     with new_folder(folder / _NAME.format(training.round)) as target:
         write_tensors(target / _SERVER, tree.to_named(training.server))
         training.engine.setting.store.save(target)
         files = {str(file.relative_to(target)): _digest(file) for file in _files(target)}
         write_json(target / _STATE, {"round": training.round, "sha256": files})
-    for checkpoint in older:
-        if checkpoint.name != _NAME.format(training.round):
+    names = {_NAME.format(number) for number in (training.round, *needed)}
+    for checkpoint in others:
+        if checkpoint.name not in names:
             remove_folder(checkpoint)
+
+
+def all_checkpoints(folder: Path) -> list[Path]:
+    """What was saved there, in the order of rounds."""
+    return sorted(folder.glob("round-*"))
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
     """The last checkpoint that was saved."""
     return max(folder.glob("round-*"), default=None)
+
+
+def checkpoint_of(folder: Path, round_number: int) -> Path | None:
+    """The checkpoint of a round, if it was kept."""
+    path = folder / _NAME.format(round_number)
+    return path if path.is_dir() else None
 
 
 def load_checkpoint(training: Training, checkpoint: Path) -> None:

@@ -7,6 +7,8 @@ EXPORT/model-card.md        the card, for people
 
 import copy
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +41,19 @@ class ClientModels:
 
     def model(self, client: str, kind: str | None = None) -> nn.Module:
         """A client's model as a module of its own; by default the kind that the method is judged by."""
-        return personal_model(self.simulation, client, kind)[1].module
+        return self._personal(client, kind).module
+
+    @contextmanager
+    def reported(self, kind: str | None) -> Iterator[Simulation]:
+        """The simulation in the state in which a kind of model is reported."""
+        yield self.simulation
 
     def predict(self, client: str, inputs: Tensor | pd.DataFrame, kind: str | None = None) -> list[Any]:
         """A client's predictions: class names where there are any, class numbers, or numbers.
 
         `inputs` are rows like those of the federation, or a table like the one it was made of.
         """
-        _, model = personal_model(self.simulation, client, kind)
+        model = self._personal(client, kind)
         if isinstance(inputs, pd.DataFrame):
             return model.predict(inputs).tolist()
         return model.name_answers(model.decide(model.outputs(inputs)))
@@ -55,11 +62,15 @@ class ClientModels:
         self, client: str, inputs: Tensor | pd.DataFrame, kind: str | None = None
     ) -> pd.DataFrame:
         """The probability of each class, a column for each; takes what `predict` takes."""
-        _, model = personal_model(self.simulation, client, kind)
+        model = self._personal(client, kind)
         if isinstance(inputs, pd.DataFrame):
             return model.predict_proba(inputs)
         model.require_classes()
         return model.name_probabilities(model.outputs(inputs))
+
+    def _personal(self, client: str, kind: str | None) -> PersonalModel:
+        with self.reported(kind) as simulation:
+            return personal_model(simulation, client, kind)[1]
 
 
 def client_number(client: str, names: tuple[str, ...]) -> int:
@@ -103,7 +114,7 @@ def personal_model(
 
 def export_model(run: RunFolder, client: str | None, target: Path, kind: str | None = None) -> Path:
     """Write the model of one client, in the state that the run reports, to a new folder."""
-    return export_client(reported_simulation(run), run.config, client, target, kind, run)
+    return export_client(reported_simulation(run, kind), run.config, client, target, kind, run)
 
 
 def export_client(

@@ -1,36 +1,36 @@
 """Several methods on the same clients, rows, batches and initial models, for several seeds.
 
-OUT/comparison.json     format, metric, methods, seeds and the folders of the runs
+OUT/comparison.json     format, methods, seeds, folders and configurations of the runs, why some failed
 OUT/table.parquet       a row for each method and model kind: what `idiolect compare` prints
 OUT/METHOD-seedN/       the runs
 OUT/report.html         the report page, if the extra `report` is installed
+OUT/log.txt             tracebacks of runs that failed before they had a folder
 """
 
 import hashlib
+import os
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from idiolect.errors import UserError
-from idiolect.evaluation.gain import count_gains, gains
-from idiolect.evaluation.summary import reported_values
-from idiolect.methods.catalogue import CATALOGUE as METHODS
 from idiolect.methods.catalogue import find_method
 from idiolect.runs.config import RunConfig, resolve
 from idiolect.runs.folder import RunFolder
-from idiolect.runs.lifecycle import Watch, find_run, nobody, start_or_continue
-from idiolect.runs.settings import Settings, merge
+from idiolect.runs.lifecycle import Watch, check, find_run, nobody, start_or_continue
+from idiolect.runs.lock import LOCK, alone_in
+from idiolect.runs.settings import Settings, merge, parse_settings
+from idiolect.runs.setup import load_federation
 from idiolect.runs.signatures import alias_of, fields_of
+from idiolect.runs.tabulation import client_values, refuse_namesakes, tabulate
 from idiolect.store.files import clear_write_errors, read_json, write_json, write_parquet
 
 FORMAT = "idiolect-comparison-1"
 PAGE = "report.html"
-ALONE = ("local", "personal")  # the baseline "training alone"
-SHARED = ("fedavg", "global")  # the baseline "one shared model"
-_NO_NUMBERS = ("method", "kind", "metric", "higher_is_better", "part", "seed")
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,15 @@ class ComparisonConfig:
     folder: Path
 
 
+class Failure(NamedTuple):
+    """A run that ended with an error."""
+
+    run: str  # the name of its folder
+    method: str
+    seed: int
+    reason: str
+
+
 class Comparison:
     """Reads a comparison's folder."""
 
@@ -51,10 +60,46 @@ class Comparison:
         marker = self.path / "comparison.json"
         if not marker.is_file():
             raise UserError(f"{str(path)!r} is not the folder of a comparison: it has no comparison.json")
-        content = read_json(marker)
-        if content.get("format") != FORMAT:
+        self._content = read_json(marker)
+        if self._content.get("format") != FORMAT:
             raise UserError(f"{str(path)!r} is a comparison of another format than {FORMAT}")
-        self.runs = tuple(RunFolder(self.path / name) for name in content["runs"])
+        begun = [self.path / name for name in self._content["runs"] if (self.path / name).is_dir()]
+        self.runs = tuple(run for run in map(RunFolder, begun) if run.finished)
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """The runs that ended with an error, and with which."""
+        finished = {run.path.name for run in self.runs}
+        return tuple(
+            Failure(failed["run"], failed["method"], failed["seed"], failed["reason"])
+            for failed in self._content.get("failed", [])
+            if failed["run"] not in finished
+        )
+
+    def require_finished(self) -> None:
+        """Say that some runs are neither finished nor failed."""
+        ended = len(self.runs) + len(self.failures)
+        if ended < len(self._content["runs"]):
+            raise UserError(
+                f"the comparison {str(self.path)!r} is not finished: {ended} of its "
+                f"{len(self._content['runs'])} runs are; continue it with `idiolect resume {self.path}`"
+            )
+        if not self.runs:
+            raise UserError(_all_failed(self.path, self.failures))
+
+    @property
+    def config(self) -> ComparisonConfig:
+        """The runs that there are to be."""
+        configs = tuple(
+            replace(resolve(parse_settings(text, name)), out=str(self.path / name))
+            for name, text in self._content.get("configs", {}).items()
+        )
+        if not configs:
+            raise UserError(
+                f"{str(self.path)!r} does not say what to compare: give the `compare` command again"
+            )
+        content = self._content
+        return ComparisonConfig(configs, tuple(content["methods"]), tuple(content["seeds"]), self.path)
 
     @property
     def table(self) -> pd.DataFrame:
@@ -85,7 +130,7 @@ def resolve_comparison(settings: Settings) -> ComparisonConfig:
     names = tuple(kind.name for kind in kinds)
     if len(set(kinds)) < len(kinds):
         raise UserError(f"methods={','.join(written)} names a method twice")
-    _refuse_namesakes(written)
+    refuse_namesakes(written)
     seeds = _seeds(settings.pop("seeds", 1), settings.get("seed", 0))
     own = {name: settings.pop(name, {}) for name in names}
     for name, options in own.items():
@@ -107,25 +152,74 @@ def resolve_comparison(settings: Settings) -> ComparisonConfig:
 
 
 def compare_methods(config: ComparisonConfig, watch: Watch = nobody) -> Comparison:
-    """Make the runs that are missing, continue those that were stopped, and tabulate them all."""
+    """Make the runs that are missing, continue those that were stopped or failed, and tabulate them all.
+
+    A run that fails does not take the others with it: its reason is kept, and it is tried again next time.
+    """
     folder = config.folder
     marker = folder / "comparison.json"
-    if folder.exists() and not marker.is_file() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and not marker.is_file() and (not folder.is_dir() or set(os.listdir(folder)) - {LOCK}):
         raise UserError(f"out={str(folder)!r} exists and is not a comparison; choose another folder")
-    for run_config in config.configs:
-        find_run(run_config)  # refuses another run before anything is written
+    _check(config)
     with clear_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
+    with alone_in(folder):
+        failures: list[Failure] = []
+        _write(marker, config, failures)
+        for run_config in config.configs:
+            try:
+                start_or_continue(run_config, watch)
+            except Exception as error:
+                failures.append(_failure(run_config, error))
+                _log(run_config.folder if run_config.folder.is_dir() else folder, error)
+                _write(marker, config, failures)
+        if len(failures) == len(config.configs):
+            raise UserError(_all_failed(folder, failures))
+        comparison = Comparison(folder)
+        write_parquet(folder / "table.parquet", comparison.table)
+    return comparison
+
+
+def _check(config: ComparisonConfig) -> None:
+    """Say what is wrong with the settings before anything is written or played."""
+    fresh = [run_config for run_config in config.configs if find_run(run_config) is None]
+    fresh = [run_config for run_config in fresh if run_config.seed == fresh[0].seed]
+    if fresh:
+        federation = load_federation(fresh[0])
+        for run_config in fresh:
+            check(run_config, federation)
+
+
+def _write(marker: Path, config: ComparisonConfig, failures: Sequence[Failure]) -> None:
     content = {
         "format": FORMAT,
         "methods": config.methods,
         "seeds": config.seeds,
-        "runs": [Path(run_config.out or "").name for run_config in config.configs],
+        "runs": [run_config.folder.name for run_config in config.configs],
+        "failed": [failure._asdict() for failure in failures],
+        "configs": {run_config.folder.name: run_config.to_yaml() for run_config in config.configs},
     }
     write_json(marker, content)
-    runs = [start_or_continue(run_config, watch) for run_config in config.configs]
-    write_parquet(folder / "table.parquet", tabulate(runs))
-    return Comparison(folder)
+
+
+def _failure(config: RunConfig, error: Exception) -> Failure:
+    said = " ".join(str(error).split())
+    reason = said if isinstance(error, UserError) else f"{type(error).__name__}: {said}"
+    return Failure(config.folder.name, config.method_name, config.seed, reason)
+
+
+def _log(folder: Path, error: Exception) -> None:
+    path = folder / "log.txt"
+    with clear_write_errors(path), path.open("a", encoding="utf-8") as file:
+        file.write("".join(traceback.format_exception(error)))
+
+
+def _all_failed(folder: Path, failures: Sequence[Failure]) -> str:
+    first = failures[0]
+    return (
+        f"all {len(failures)} runs of the comparison {str(folder)!r} failed, the first one ({first.method}, "
+        f"seed {first.seed}) with: {first.reason}; the whole errors are in the log.txt of each run's folder"
+    )
 
 
 def open_folder(path: str | Path) -> RunFolder | Comparison:
@@ -136,89 +230,6 @@ def open_folder(path: str | Path) -> RunFolder | Comparison:
 def runs_of(results: RunFolder | Comparison) -> tuple[RunFolder, ...]:
     """The runs of a comparison, or the one run."""
     return results.runs if isinstance(results, Comparison) else (results,)
-
-
-def model_name(method: str, kind: str) -> str:
-    """How one of a method's models is called in tables and on pages."""
-    return f"{method} {kind}"
-
-
-def client_values(runs: Sequence[RunFolder]) -> pd.DataFrame:
-    """The reported values, means over seeds: a row for each client, a column for each model."""
-    tables = []
-    for run in runs:
-        values, method = run.client_values(), run.config.method_name
-        tables.append(values.set_axis([model_name(method, str(kind)) for kind in values], axis=1))
-    together = pd.concat(tables, axis=1)
-    return together.T.groupby(level=0, sort=False).mean().T
-
-
-def tabulate(runs: Sequence[RunFolder]) -> pd.DataFrame:
-    """A row for each method and model kind, with mean and standard deviation over seeds."""
-    _refuse_namesakes([run.config.method["name"] for run in runs])
-    metrics = list(dict.fromkeys(run.summary()["metric"] for run in runs))
-    if len(metrics) > 1:
-        raise UserError(f"the runs are reported by different metrics: {' and '.join(metrics)}")
-    by_seed: dict[int, list[RunFolder]] = {}
-    for run in runs:
-        by_seed.setdefault(run.config.seed, []).append(run)
-    rows = [row for same_seed in by_seed.values() for row in _rows_of_seed(same_seed)]
-    table = pd.DataFrame(rows)
-    order = list(dict.fromkeys(zip(table.method, table.kind, strict=True)))
-    grouped = table.groupby(["method", "kind"], sort=False)
-    numbers = [c for c in table.columns if c not in _NO_NUMBERS]
-    result = grouped[numbers].mean()
-    result.insert(1, "std_over_seeds", grouped["mean"].std(ddof=1))
-    result.insert(0, "metric", grouped["metric"].first())
-    result.insert(0, "part", grouped["part"].first())
-    result["seeds"] = grouped.size()
-    return result.loc[order].reset_index()
-
-
-def _rows_of_seed(runs: Sequence[RunFolder]) -> list[dict[str, Any]]:
-    """The numbers of each method and kind for one seed, with gains over the two baselines."""
-    values: dict[tuple[str, str], pd.Series[float]] = {}
-    rows = []
-    for run in runs:
-        summary, metrics = run.summary(), run.metrics()
-        for kind, numbers in summary["kinds"].items():
-            method = run.config.method_name
-            values[method, kind] = reported_values(metrics, kind, summary["metric"], numbers["round"])
-            rows.append(
-                {
-                    "method": method,
-                    "kind": kind,
-                    "metric": summary["metric"],
-                    "higher_is_better": summary["higher_is_better"],
-                    "part": summary["part"],
-                    "seed": run.config.seed,
-                    **numbers,
-                    "down_bits": summary["down_bits"],
-                    "up_bits": summary["up_bits"],
-                }
-            )
-    for row in rows:
-        own = values[row["method"], row["kind"]]
-        for name, baseline in (("alone", ALONE), ("shared", SHARED)):
-            comparable = baseline in values and baseline != (row["method"], row["kind"])
-            higher = row["higher_is_better"]
-            gain = gains(own, values[baseline], higher_is_better=higher) if comparable else None
-            row[f"gain_over_{name}"] = float("nan") if gain is None else count_gains(gain).better
-            row[f"lose_to_{name}"] = float("nan") if gain is None else count_gains(gain).worse
-    return rows
-
-
-def _refuse_namesakes(written: Sequence[str]) -> None:
-    """Refuse different methods that call themselves by one name, which tables could not tell apart."""
-    first: dict[str, str] = {}
-    for full_name in map(METHODS.spelled, written):
-        kind = find_method(full_name)
-        other = first.setdefault(kind.name, full_name)
-        if find_method(other) is not kind:
-            raise UserError(
-                f"{other} and {full_name} are different methods that are both called {kind.name!r}; "
-                "give one of the classes another name"
-            )
 
 
 def _default_folder(configs: Sequence[RunConfig]) -> Path:

@@ -9,7 +9,7 @@
     diagnostics.parquet round, name, index, value: what the method tells about itself
     summary.json        the reported numbers; its presence says that the run is finished
     checkpoints/        the last saved state (see `checkpoint.py`)
-    chosen/             the state of the round that is reported, chosen on validation rows
+    chosen/             the states of the rounds that are reported: a model kind may have its own round
     states/             the clients' states where the configuration says store: disk
     doubts/             rewritten steps that were found to be wrong (see `engines/compiler/doubt.py`)
     log.txt             what happened when
@@ -20,7 +20,7 @@ A run between silos has more files: see `silo/served_run.py`. Until a run is fin
 
 import hashlib
 import platform
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -35,10 +35,17 @@ from idiolect.engines.compiler.doubt import Doubt
 from idiolect.engines.local_view import stand_in
 from idiolect.errors import UserError
 from idiolect.evaluation.summary import client_values
-from idiolect.runs.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
+from idiolect.runs.checkpoint import (
+    all_checkpoints,
+    checkpoint_of,
+    load_checkpoint,
+    newest_checkpoint,
+    save_checkpoint,
+)
 from idiolect.runs.config import RunConfig, resolve
 from idiolect.runs.records import TABLES, TableName, join
 from idiolect.runs.rounds import Training
+from idiolect.runs.run_summary import as_computed
 from idiolect.runs.settings import read_settings
 from idiolect.runs.setup import load_federation
 from idiolect.store.files import (
@@ -52,7 +59,6 @@ from idiolect.store.files import (
     write_json,
     write_parquet,
 )
-from idiolect.strict_json import nan_for_null
 
 FORMAT = "idiolect-run-1"
 SCHEMA = "schema.json"  # of a run whose data are at silos: how rows become inputs
@@ -165,7 +171,7 @@ class RunFolder:
                 f"the run {str(self.path)!r} is not finished: continue it with `{self.continuation}`"
             )
         summary: dict[str, Any] = read_json(self.path / "summary.json")
-        return summary | {"kinds": nan_for_null(summary["kinds"])}
+        return as_computed(summary)
 
     def client_values(self) -> pd.DataFrame:
         """The reported values: a row for each client, a column for each model kind."""
@@ -179,9 +185,9 @@ class RunFolder:
         """Save the state."""
         save_checkpoint(training, self.path / "checkpoints")
 
-    def save_chosen(self, training: Training) -> None:
-        """Save the state with the best validation score so far."""
-        save_checkpoint(training, self.path / "chosen")
+    def save_chosen(self, training: Training, needed: Collection[int]) -> None:
+        """Save the state with the best validation score so far of some kind; only the needed rounds' stay."""
+        save_checkpoint(training, self.path / "chosen", needed)
 
     def keep_doubt(self, doubt: Doubt, round_number: int) -> None:
         """Keep a step that was found to be wrong; the run, also when it is continued, rewrites no others."""
@@ -194,19 +200,22 @@ class RunFolder:
         """Put a fresh training into the last saved state, if there is one."""
         remove_leftovers(self.path)
         if (checkpoint := newest_checkpoint(self.path / "checkpoints")) is not None:
-            # The chosen state first: a store on disk then knows that it must not overwrite it.
-            if (chosen := newest_checkpoint(self.path / "chosen")) is not None:
+            # The chosen states first: a store on disk then knows that it must not overwrite them.
+            for chosen in all_checkpoints(self.path / "chosen"):
                 load_checkpoint(training, chosen)
             load_checkpoint(training, checkpoint)
 
-    def restore_reported(self, training: Training) -> None:
-        """Put a fresh training into the state whose numbers are reported for the kind judged by."""
-        chosen = None
-        if self.summary()["chosen_by"] == "validation":
-            chosen = newest_checkpoint(self.path / "chosen")
-        checkpoint = chosen or newest_checkpoint(self.path / "checkpoints")
+    def restore_reported(self, training: Training, kind: str | None = None) -> None:
+        """Put a fresh training into the state whose numbers are reported for a kind, or the one judged by."""
+        summary = self.summary()
+        number = summary["kinds"][kind or summary["judged_by"]]["round"]
+        kept = (checkpoint_of(self.path / place, number) for place in ("chosen", "checkpoints"))
+        checkpoint = next((found for found in kept if found is not None), None)
         if checkpoint is None:
-            raise UserError(f"the run {str(self.path)!r} has no checkpoint: its folder is damaged")
+            raise UserError(
+                f"the run {str(self.path)!r} has no checkpoint of round {number}, which is reported: "
+                "its folder is damaged, or of a version that kept one state only"
+            )
         load_checkpoint(training, checkpoint)
 
     def finish(self, summary: dict[str, Any]) -> None:

@@ -1,21 +1,18 @@
 """A run from its configuration to its finished folder."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 
-from idiolect.core.method import Method
-from idiolect.core.task import Task
+from idiolect.data.federation import Federation
 from idiolect.errors import UserError
-from idiolect.evaluation.metrics import Metric
-from idiolect.evaluation.summary import Choice, reported_part, reported_round, reported_values, summarise
 from idiolect.runs.config import RunConfig
-from idiolect.runs.decisions import decide
+from idiolect.runs.decisions import Decision, decide
 from idiolect.runs.folder import RunFolder, fingerprint
+from idiolect.runs.lock import alone_in, creating_in
 from idiolect.runs.rounds import Training, Watcher, play_rounds
+from idiolect.runs.run_summary import summarise_run
 from idiolect.runs.setup import build_simulation, load_federation, place_states
 from idiolect.simulation import Simulation
 from idiolect.trackers import Tracker, open_trackers
@@ -34,15 +31,26 @@ def start_or_continue(config: RunConfig, watch: Watch = nobody) -> RunFolder:
     begun = find_run(config)
     if begun is not None:
         return continue_run(begun, watch)
-    path, asked, federation = config.folder, config.plain(), load_federation(config)
-    # What is wrong with the settings is said before a folder is made.
-    config.evaluation.measures(federation.task)
-    config, reasons = decide(config, federation)
-    simulation = build_simulation(config, federation)
-    folder = RunFolder.create(path, config, federation, asked=asked)
-    for reason in reasons:
-        folder.log(reason)
+    federation = load_federation(config)
+    decision = decide(config, federation)
+    simulation = check(decision.config, federation)
+    with creating_in(config.folder.parent):
+        folder = find_run(config)  # another process may have been faster
+        folder = folder or _create(config, decision, federation)
     return _begin(folder, simulation, watch)
+
+
+def check(config: RunConfig, federation: Federation) -> Simulation:
+    """What is to be played; what is wrong with the settings is said before a folder is made."""
+    config.evaluation.measures(federation.task)
+    return build_simulation(config, federation)
+
+
+def _create(asked: RunConfig, decision: Decision, federation: Federation) -> RunFolder:
+    folder = RunFolder.create(asked.folder, decision.config, federation, asked=asked.plain())
+    for note in decision.notes:
+        folder.log(note)
+    return folder
 
 
 def find_run(config: RunConfig) -> RunFolder | None:
@@ -75,65 +83,27 @@ def continue_run(folder: RunFolder, watch: Watch = nobody) -> RunFolder:
     return _begin(folder, build_simulation(config, federation), watch)
 
 
-def reported_simulation(folder: RunFolder) -> Simulation:
-    """The simulation in the state whose numbers are reported; of a run between silos, without its clients."""
+def reported_simulation(folder: RunFolder, kind: str | None = None) -> Simulation:
+    """The simulation in the state whose numbers are reported for a kind, or for the one judged by.
+
+    Of a run between silos it is without its clients.
+    """
     config = folder.config
     simulation = build_simulation(config, folder.federation())
     place_states(simulation, config, folder.path)
-    folder.restore_reported(simulation)
+    # Whoever asks for a kind that there is not is told by what looks for the model.
+    folder.restore_reported(simulation, kind if kind in simulation.method.kinds else None)
     return simulation
-
-
-def summarise_run(
-    metrics: pd.DataFrame,
-    clients: pd.DataFrame,
-    rounds: pd.DataFrame,
-    task: Task,
-    metric: Metric,
-    method: Method,
-    choice: Choice,
-) -> dict[str, Any]:
-    """The reported numbers of each model kind."""
-    part = reported_part(metrics)
-    by_kind = {}
-    for kind in method.kinds:
-        # Silos may tell nothing of their models.
-        chosen = reported_round(metrics, kind, metric, choice) if len(metrics) else int(rounds["round"].max())
-        values = reported_values(metrics, kind, metric.name, chosen)
-        by_kind[kind] = {"round": chosen, **summarise(values, clients[part], metric)._asdict()}
-    return {
-        "task": task.kind,
-        "metric": metric.name,
-        "higher_is_better": metric.higher_is_better,
-        "part": part,
-        "chosen_by": choice,
-        "judged_by": method.judged_by,
-        "kinds": by_kind,
-        "diverged": [kind for kind in method.kinds if _diverged(metrics, kind)],
-        "down_bits": int(rounds["down_bits"].sum()),
-        "up_bits": int(rounds["up_bits"].sum()),
-        "brief_bits": int(rounds["brief_bits"].sum()),
-    }
-
-
-def _diverged(metrics: pd.DataFrame, kind: str) -> bool:
-    """Whether some client's model ended with a loss that is not finite, which it was before training."""
-    losses = metrics[(metrics.kind == kind) & (metrics.metric == "loss")]
-    by_client = losses.set_index(["round", "client", "part"])["value"]
-    rounds = by_client.index.unique("round")
-    if not len(rounds):
-        return False
-    # A client without rows has no loss before training either; a silo may not have told its last one.
-    before, after = by_client.loc[rounds.min()], by_client.loc[rounds.max()]
-    after = after[after.index.isin(before.index[np.isfinite(before)])]
-    return not np.isfinite(after.to_numpy()).all()
 
 
 def _begin(folder: RunFolder, simulation: Simulation, watch: Watch) -> RunFolder:
     """Play a simulation from where its folder is."""
-    place_states(simulation, folder.config, folder.path)
-    folder.restore(simulation)
-    return play(folder, simulation, watch(folder.config))
+    with alone_in(folder.path):
+        if not folder.finished:
+            place_states(simulation, folder.config, folder.path)
+            folder.restore(simulation)
+            play(folder, simulation, watch(folder.config))
+    return folder
 
 
 def play(folder: RunFolder, training: Training, watchers: Sequence[Watcher] = ()) -> RunFolder:
@@ -145,7 +115,8 @@ def play(folder: RunFolder, training: Training, watchers: Sequence[Watcher] = ()
     folder.log(f"{'started' if training.round == 0 else 'continued'} at round {training.round}")
     trackers = open_trackers(config.trackers, folder.path, training.round)
     try:
-        play_rounds(training, config.pace, measures, folder, [*watchers, _Tracking(trackers)])
+        told = [*watchers, _Tracking(trackers)]
+        broke_off = play_rounds(training, config.pace, measures, folder, told, config.evaluation.choose)
     finally:
         for tracker in trackers:
             tracker.close()
@@ -157,9 +128,10 @@ def play(folder: RunFolder, training: Training, watchers: Sequence[Watcher] = ()
         measures.main,
         training.method,
         config.evaluation.choose,
+        broke_off,
     )
     folder.finish(summary)
-    folder.log(f"finished after round {training.round}")
+    folder.log(broke_off or f"finished after round {training.round}")
     return folder
 
 

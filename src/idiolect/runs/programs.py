@@ -39,7 +39,7 @@ Answers = dict[str, Tensor]
 def export_program(run: RunFolder, client: str | None, target: Path, kind: str | None = None) -> Path:
     """Write the model of one client, in the state that the run reports, to a new file."""
     check_target(target)
-    simulation = reported_simulation(run)
+    simulation = reported_simulation(run, kind)
     kind, model = personal_model(simulation, client, kind)
     card = card_of(simulation, run.config, client, kind, model, run)
     return write_program(model, simulation.federation.inputs[0], card, target)

@@ -1,6 +1,6 @@
 """Rounds, evaluations and checkpoints in their order; who keeps and who watches them is a parameter."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import pandas as pd
@@ -13,8 +13,9 @@ from idiolect.data.federation import Federation
 from idiolect.engines.compiler.doubt import Doubt
 from idiolect.engines.engine import Engine
 from idiolect.engines.round import PlayedRound
+from idiolect.errors import DivergenceError
 from idiolect.evaluation.metrics import Measures, Metric
-from idiolect.evaluation.summary import last_improvement, validation_scores
+from idiolect.evaluation.summary import BestRound, Choice, Score, last_improvement, validation_scores
 from idiolect.methods.groups import adjusted_rand_index
 from idiolect.runs.records import TABLES, TYPES, TableName
 
@@ -85,8 +86,8 @@ class Keeper(Protocol[Kept]):
         """Save the state, to go on from it."""
         ...
 
-    def save_chosen(self, training: Kept) -> None:
-        """Save the state, because it is the best one so far."""
+    def save_chosen(self, training: Kept, needed: Collection[int]) -> None:
+        """Save the state, because it is the best one so far of some kind; only the `needed` rounds' stay."""
         ...
 
     def keep_doubt(self, doubt: Doubt, round_number: int) -> None:
@@ -112,13 +113,14 @@ def play_rounds(
     measures: Measures,
     keeper: Keeper[T],
     watchers: Sequence[Watcher] = (),
-) -> None:
-    """Play the rounds that are left, evaluating and saving at the pace.
+    choice: Choice = "validation",
+) -> str | None:
+    """Play the rounds that are left, evaluating and saving at the pace; why rounds are missing, if they are.
 
     What is written at a round depends on the configuration and the round alone, so a run that was killed
-    and continued writes the same parts again.
+    and continued writes the same parts again. A training that cannot go on because it diverged has ended.
     """
-    best = _BestSoFar(training, keeper.metrics(), measures.main)
+    best = _BestSoFar(training, keeper.metrics(), measures.main, choice)
     stagnation = _Stagnation(training, keeper.metrics(), measures.main, pace.patience)
     log = _RoundLog(training.federation)
 
@@ -126,8 +128,8 @@ def play_rounds(
         metrics = training.evaluate(measures)
         log.add_briefs(training)
         keeper.add("metrics", training.round, metrics)
-        if best.improved_by(metrics):
-            keeper.save_chosen(training)
+        if best.improved_by(metrics, training.round):
+            keeper.save_chosen(training, best.rounds)
         stagnation.add(metrics)
         for watcher in watchers:
             watcher.evaluated(training.round, metrics)
@@ -136,7 +138,12 @@ def play_rounds(
         look()
         log.hand_over(keeper, 0)
     while training.round < pace.rounds and not stagnation.over:
-        result = training.advance()
+        try:
+            result = training.advance()
+        except DivergenceError as diverged:
+            if log.exchanged:  # else the parts of this round are written already
+                log.hand_over(keeper, training.round)
+            return f"diverged in round {training.round + 1}: {diverged}"
         log.add(result, training.round)
         for doubt in result.doubts:
             keeper.keep_doubt(doubt, training.round)
@@ -152,25 +159,29 @@ def play_rounds(
             keeper.save(training)
         for watcher in watchers:
             watcher.played(training.round)
+    return None
 
 
 class _BestSoFar:
-    """The best validation score of the kind that the method is judged by."""
+    """For each model kind, the round that would be reported if the run ended now."""
 
-    def __init__(self, training: Training, metrics: pd.DataFrame, metric: Metric) -> None:
-        self.kind = training.method.judged_by
-        self.metric = metric
+    def __init__(self, training: Training, metrics: pd.DataFrame, metric: Metric, choice: Choice) -> None:
+        self.kinds = [BestRound(kind, metric, choice) for kind in training.method.kinds]
         # A killed run may have evaluated rounds that it is about to play again.
-        past = validation_scores(metrics[metrics["round"] <= training.round], self.kind, self.metric)
-        self.score = max(past.values(), default=None) if training.round else None
+        if training.round:
+            past = metrics[metrics["round"] <= training.round]
+            for kind in self.kinds:
+                kind.told(past, past["round"].tolist())
 
-    def improved_by(self, metrics: pd.DataFrame) -> bool:
-        """Whether an evaluation is better than all before."""
-        score = next(iter(validation_scores(metrics, self.kind, self.metric).values()), None)
-        if score is None or (self.score is not None and score <= self.score):
-            return False
-        self.score = score
-        return True
+    @property
+    def rounds(self) -> set[int]:
+        """Those of all kinds."""
+        return {kind.round for kind in self.kinds if kind.round is not None}
+
+    def improved_by(self, metrics: pd.DataFrame, round_number: int) -> bool:
+        """Whether an evaluation is, for some kind, better than all before; silos may have told nothing."""
+        improved = [kind.told(metrics, [round_number]) for kind in self.kinds]
+        return any(improved)
 
 
 class _Stagnation:
@@ -182,7 +193,7 @@ class _Stagnation:
         self.training = training
         self.metric = metric
         self.patience = patience
-        self.scores: dict[str, dict[int, tuple[float, float]]] = {kind: {} for kind in training.method.kinds}
+        self.scores: dict[str, dict[int, Score]] = {kind: {} for kind in training.method.kinds}
         # A killed run may have evaluated rounds that it is about to play again.
         self.add(metrics[metrics["round"] <= training.round])
 

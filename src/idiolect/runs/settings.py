@@ -102,8 +102,17 @@ def _file(name: str) -> Settings:
     if not path.is_file():
         raise UserError(f"{name!r} is neither a setting of the form key=value nor a YAML file that exists")
     try:
-        content = OmegaConf.to_container(OmegaConf.create(path.read_text(encoding="utf-8")), resolve=True)
-    except (OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException) as error:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{name!r} cannot be read as YAML: {_one_line(error)}") from error
+    return parse_settings(text, name)
+
+
+def parse_settings(text: str, name: str) -> Settings:
+    """The settings in a YAML text, which is called by a name where it is wrong."""
+    try:
+        content = OmegaConf.to_container(OmegaConf.create(text), resolve=True)
+    except (YAMLError, OmegaConfBaseException) as error:
         raise UserError(f"{name!r} cannot be read as YAML: {_one_line(error)}") from error
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise UserError(f"{name!r} must hold settings by name, such as `rounds: 50`")

@@ -12,6 +12,7 @@ from idiolect.data.preprocessing import require_column
 from idiolect.data.tables import read_table
 from idiolect.errors import UserError
 from idiolect.runs.folder import RunFolder
+from idiolect.runs.lock import alone_in, creating_in
 from idiolect.runs.settings import Source, read_settings
 from idiolect.silo.coordinator import coordinate
 from idiolect.silo.keys import check_names, init_keys
@@ -61,7 +62,9 @@ def serve(
     elif sources or settings:
         files = [Path(s) for s in sources if not isinstance(s, Mapping) and "=" not in str(s)]
         base = files[-1].parent if files else Path()
-        run = ServedRun.create(Path(out), serve_settings(read_settings([*sources, settings]), base))
+        chosen = serve_settings(read_settings([*sources, settings]), base)
+        with creating_in(Path(out).parent):
+            run = ServedRun.create(Path(out), chosen)
     else:
         raise UserError("give a YAML file with silos, schema and method, or --resume RUN")
     if run.folder.finished:
@@ -70,6 +73,7 @@ def serve(
     from idiolect.silo.superlink import flower_link
 
     with (
+        alone_in(run.path),
         _log_in(run.path),
         views as shown,
         _page(run) as page,

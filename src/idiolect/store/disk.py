@@ -2,10 +2,10 @@
 
 One file holds rows of equal size, one state each; an index in memory says which slot of the file holds a
 client's state. A new state never overwrites the old one: it goes to a free slot, and the index is changed.
-`save` writes the index only; the slots that the last two indices saved in a place name are not free, so
-whatever happens after `save`, or while the folder of a checkpoint is being put in its place, the states of
-a checkpoint are all still there. Rows are read and written by file operations, not mapped, so that the
-process does not grow with the file.
+`save` writes the index only; the slots that the indices of checkpoints name, as long as their folders are
+there, and of one that is saved again the two last, are not free, so whatever happens after `save`, or while
+the folder of a checkpoint is being put in its place, the states of a checkpoint are all still there. Rows
+are read and written by file operations, not mapped, so that the process does not grow with the file.
 """
 
 import os
@@ -17,7 +17,7 @@ from torch import Tensor
 from idiolect.core import tree
 from idiolect.core.exchange import ClientState
 from idiolect.errors import UserError
-from idiolect.store.files import clear_write_errors, read_tensors, write_tensors
+from idiolect.store.files import TEMPORARY, clear_write_errors, read_tensors, write_tensors
 
 _ROWS = "clients.rows"
 _INDEX = "clients.safetensors"
@@ -31,7 +31,7 @@ class DiskStore:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / _ROWS
         self.slots = torch.full((clients,), _NOWHERE)  # the slot of each client's state
-        self._saved: dict[Path, list[Tensor]] = {}  # where checkpoints are: the last two saved, newest first
+        self._saved: dict[Path, list[Tensor]] = {}  # checkpoint -> the last two saved there, newest first
         self._protected: set[int] = set()  # the slots that these name
         self._free: list[int] = []
         self._end = 0  # slots from here on have never been used
@@ -93,7 +93,9 @@ class DiskStore:
         return 0 if self._layout is None else self._layout.row_bytes
 
     def _protect(self, folder: Path, slots: Tensor) -> None:
-        self._saved[folder.parent] = [slots, *self._saved.get(folder.parent, [])][:2]
+        checkpoint = folder.with_name(folder.name.removeprefix(TEMPORARY))
+        kept = {path: saved for path, saved in self._saved.items() if path.is_dir()}
+        self._saved = {**kept, checkpoint: [slots, *self._saved.get(checkpoint, [])][:2]}
         self._find_free_slots()
 
     def _find_free_slots(self) -> None:

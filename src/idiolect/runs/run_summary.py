@@ -1,0 +1,79 @@
+"""The reported numbers of a run, as summary.json has them (docs/running.md says what is in it)."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from idiolect.core.method import Method
+from idiolect.core.task import Task
+from idiolect.evaluation.convergence import diverged_clients, failed_clients, still_improving
+from idiolect.evaluation.metrics import Metric
+from idiolect.evaluation.summary import (
+    Choice,
+    reported_part,
+    reported_round,
+    reported_values,
+    summarise,
+    values_at,
+)
+from idiolect.strict_json import nan_for_null
+
+_INFINITE_IF_FAILED = ("mean", "weighted", "worst_tenth", "min", "max", "worst", "validation")
+
+
+def summarise_run(
+    metrics: pd.DataFrame,
+    clients: pd.DataFrame,
+    rounds: pd.DataFrame,
+    task: Task,
+    metric: Metric,
+    method: Method,
+    choice: Choice,
+    broke_off: str | None = None,
+) -> dict[str, Any]:
+    """The reported numbers of each model kind, and who failed; `broke_off` says why rounds are missing."""
+    part = reported_part(metrics)
+    by_kind = {}
+    for kind in method.kinds:
+        # Silos may tell nothing of their models.
+        chosen = reported_round(metrics, kind, metric, choice) if len(metrics) else int(rounds["round"].max())
+        values = reported_values(metrics, kind, metric.name, chosen)
+        diverged = diverged_clients(metrics, kind, chosen)
+        by_kind[kind] = {
+            "round": chosen,
+            **summarise(values, clients[part], metric)._asdict(),
+            "validation": float(values_at(metrics, kind, "validation", metric.name, chosen).mean()),
+            "untrained": chosen == 0,
+            "still_improving": not (diverged or broke_off) and still_improving(metrics, kind, metric),
+            "failed": failed_clients(metrics, kind, chosen),
+            "diverged": diverged,
+        }
+    return {
+        "task": task.kind,
+        "metric": metric.name,
+        "higher_is_better": metric.higher_is_better,
+        "part": part,
+        "chosen_by": choice,
+        "judged_by": method.judged_by,
+        "kinds": by_kind,
+        "ended": broke_off,
+        "diverged": [kind for kind in method.kinds if broke_off or by_kind[kind]["diverged"]],
+        "down_bits": int(rounds["down_bits"].sum()),
+        "up_bits": int(rounds["up_bits"].sum()),
+        "brief_bits": int(rounds["brief_bits"].sum()),
+    }
+
+
+def as_computed(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """A summary that was read from JSON, where what is not finite is null.
+
+    Only failed clients make a number infinite.
+    """
+    worst = -math.inf if summary["higher_is_better"] else math.inf
+    by_kind = {}
+    for kind, numbers in summary["kinds"].items():
+        infinite = [name for name in _INFINITE_IF_FAILED if numbers["failed"] and numbers[name] is None]
+        by_kind[kind] = nan_for_null({**numbers, **dict.fromkeys(infinite, worst)})
+    return {**summary, "kinds": by_kind}
