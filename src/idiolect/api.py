@@ -78,12 +78,12 @@ def train(
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     simulation = build_simulation(config, load_federation(config))
-    measures = config.evaluation.measures(simulation.federation.task)
+    measures = config.evaluation.measures(simulation.federation)
     memory = Memory()
     play_rounds(simulation, config.pace, measures, memory)
     if config.evaluation.choose == "validation":
         memory.return_to_chosen(simulation)
-    return Result(simulation, memory, measures.main, config.evaluation.choose)
+    return Result(simulation, memory, measures, config.evaluation.choose)
 
 
 def run(*sources: Source, watch: Watch = nobody, **settings: Any) -> RunFolder:

@@ -5,11 +5,11 @@ import torch
 
 from idiolect.core.exchange import ClientState, ServerState
 from idiolect.engines.compiler.doubt import Doubt
-from idiolect.evaluation.metrics import Metric
+from idiolect.evaluation.metrics import Measures
 from idiolect.evaluation.summary import Choice, client_values
-from idiolect.runs.client_model import ClientModels
+from idiolect.runs.client_model import ClientModels, thresholds_of
 from idiolect.runs.folder import client_table
-from idiolect.runs.lifecycle import summarise_run
+from idiolect.runs.lifecycle import summarise_run, told_of
 from idiolect.runs.records import TABLES, TableName, join
 from idiolect.simulation import Simulation
 
@@ -20,21 +20,34 @@ class Result(ClientModels):
     `simulation` stands at the round that is reported for the kind that the method is judged by.
     """
 
-    def __init__(self, simulation: Simulation, memory: "Memory", metric: Metric, choose: Choice) -> None:
+    def __init__(self, simulation: Simulation, memory: "Memory", measures: Measures, choose: Choice) -> None:
         super().__init__(simulation)
         self.metrics = memory.metrics()
         self.rounds = memory.table("rounds")
         self.traffic = memory.table("traffic")
         self.diagnostics = memory.table("diagnostics")
         clients = client_table(simulation.federation).set_index("client")
+        task = simulation.federation.task
         self._summary = summarise_run(
-            self.metrics, clients, self.rounds, simulation.federation.task, metric, simulation.method, choose
+            self.metrics, clients, self.rounds, task, measures.main, simulation.method, choose
         )
+        self._told = told_of(measures, task)
+        self.thresholds = thresholds_of(self._summary)
 
     @property
     def summary(self) -> pd.DataFrame:
         """The reported numbers, a row for each model kind."""
         return pd.DataFrame.from_dict(self._summary["kinds"], orient="index")
+
+    @property
+    def metric(self) -> str:
+        """The metric that the round was chosen by and the numbers are of."""
+        return str(self._summary["metric"])
+
+    @property
+    def metric_reason(self) -> str:
+        """Why it is not the usual one; empty if it is, or was given."""
+        return self._told["metric_reason"]
 
     @property
     def client_values(self) -> pd.DataFrame:

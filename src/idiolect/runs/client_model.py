@@ -6,7 +6,8 @@ EXPORT/model.json           how to build the module, how to read a table, what t
 
 import copy
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +83,9 @@ class PersonalModel:
 class ClientModels:
     """Every client's models, in the state in which a simulation stands."""
 
-    def __init__(self, simulation: Simulation) -> None:
+    def __init__(self, simulation: Simulation, thresholds: Mapping[str, float] | None = None) -> None:
         self.simulation = simulation
+        self.thresholds = thresholds or {}  # by model kind, where they are not one half
 
     def model(self, client: str, kind: str | None = None) -> nn.Module:
         """A client's model as a module of its own; by default the kind that the method is judged by."""
@@ -96,8 +98,9 @@ class ClientModels:
         `inputs` are rows like those of the federation, or a table like the one it was made of.
         """
         federation = self.simulation.federation
+        task = deciding_task(federation.task, kind or self.simulation.method.judged_by, self.thresholds)
         personal = PersonalModel(
-            self.model(client, kind), federation.task, federation.class_names, federation.preprocessing
+            self.model(client, kind), task, federation.class_names, federation.preprocessing
         )
         if isinstance(inputs, pd.DataFrame):
             return personal.predict(inputs).tolist()
@@ -105,6 +108,17 @@ class ClientModels:
         if federation.task.is_classification and federation.class_names:
             return [federation.class_names[c] for c in decided]
         return decided
+
+
+def thresholds_of(summary: Mapping[str, Any]) -> dict[str, float]:
+    """The thresholds that a run reports, by model kind; none where they are one half."""
+    kinds: Mapping[str, Mapping[str, float]] = summary["kinds"]
+    return {kind: numbers["threshold"] for kind, numbers in kinds.items() if "threshold" in numbers}
+
+
+def deciding_task(task: Task, kind: str, thresholds: Mapping[str, float]) -> Task:
+    """The task with the threshold that a kind of models decides with."""
+    return replace(task, threshold=thresholds.get(kind, task.threshold))
 
 
 def client_number(client: str, names: tuple[str, ...]) -> int:
@@ -132,11 +146,17 @@ def chosen_predictor(simulation: Simulation, client: str, kind: str | None) -> t
 
 def export_model(run: RunFolder, client: str, target: Path, kind: str | None = None) -> Path:
     """Write the model of one client, in the state that the run reports, to a new folder."""
-    return export_client(reported_simulation(run), run.config, client, target, kind)
+    thresholds = thresholds_of(run.summary())
+    return export_client(reported_simulation(run), run.config, client, target, kind, thresholds)
 
 
 def export_client(
-    simulation: Simulation, config: RunConfig, client: str, target: Path, kind: str | None = None
+    simulation: Simulation,
+    config: RunConfig,
+    client: str,
+    target: Path,
+    kind: str | None = None,
+    thresholds: Mapping[str, float] | None = None,
 ) -> Path:
     """Write the model that one client has now to a new folder."""
     if target.exists():
@@ -157,7 +177,7 @@ def export_client(
         "input_shape": list(row.shape[1:]),
         # Characters are codes: the model's table of embeddings has a row for each.
         "codes": None if row.is_floating_point() else int(federation.inputs.max()) + 1,
-        "task": {"kind": federation.task.kind, "outputs": federation.task.outputs},
+        "task": deciding_task(federation.task, kind, thresholds or {}).plain(),
         "class_names": list(federation.class_names),
         "preprocessing": json.loads(federation.preprocessing.to_json()) if federation.preprocessing else None,
     }
@@ -175,7 +195,7 @@ def load_model(path: str | Path) -> PersonalModel:
     card = read_json(folder / "model.json")
     if not isinstance(card, dict) or card.get("format") != FORMAT:
         raise UserError(f"{str(path)!r} is not an exported model of the format {FORMAT}")
-    task = Task(**card["task"])
+    task = Task.from_plain(card["task"])
     options = dict(card["model"])
     module = build_model(options.pop("name"), _stand_in(card, task), **options)
     if card["members"]:

@@ -10,7 +10,7 @@ import torch
 from idiolect.core.method import Method
 from idiolect.core.task import Task
 from idiolect.errors import UserError
-from idiolect.evaluation.metrics import Metric
+from idiolect.evaluation.metrics import Measures, Metric, label_of
 from idiolect.evaluation.summary import Choice, reported_part, reported_round, reported_values, summarise
 from idiolect.runs.config import RunConfig
 from idiolect.runs.folder import RunFolder, fingerprint
@@ -35,7 +35,7 @@ def start_or_continue(config: RunConfig, watchers: Sequence[Watcher] = ()) -> Ru
         return continue_run(begun, watchers)
     federation = load_federation(config)
     # What is wrong with the settings is said before a folder is made.
-    config.evaluation.measures(federation.task)
+    config.evaluation.measures(federation)
     simulation = build_simulation(config, federation)
     return _begin(RunFolder.create(config.folder, config, federation), simulation, watchers)
 
@@ -95,6 +95,8 @@ def summarise_run(
         chosen = reported_round(metrics, kind, metric, choice) if len(metrics) else int(rounds["round"].max())
         values = reported_values(metrics, kind, metric.name, chosen)
         by_kind[kind] = {"round": chosen, **summarise(values, clients[part], metric)._asdict()}
+        if len(thresholds := reported_values(metrics, kind, "threshold", chosen)):
+            by_kind[kind]["threshold"] = float(thresholds.iloc[0])  # the same for all clients
     return {
         "task": task.kind,
         "metric": metric.name,
@@ -108,6 +110,11 @@ def summarise_run(
         "up_bits": int(rounds["up_bits"].sum()),
         "brief_bits": int(rounds["brief_bits"].sum()),
     }
+
+
+def told_of(measures: Measures, task: Task) -> dict[str, str]:
+    """What people are told of the metric that the numbers are of."""
+    return {"metric_label": label_of(measures.main.name, task), "metric_reason": measures.reason}
 
 
 def _diverged(metrics: pd.DataFrame, kind: str) -> bool:
@@ -135,7 +142,7 @@ def play(folder: RunFolder, training: Training, watchers: Sequence[Watcher] = ()
     config = folder.config
     assert config.threads is not None, "decided when the folder was made"
     torch.set_num_threads(config.threads)
-    measures = config.evaluation.measures(training.federation.task)
+    measures = config.evaluation.measures(training.federation)
     folder.log(f"{'started' if training.round == 0 else 'continued'} at round {training.round}")
     trackers = open_trackers(config.trackers, folder.path, training.round)
     try:
@@ -152,7 +159,7 @@ def play(folder: RunFolder, training: Training, watchers: Sequence[Watcher] = ()
         training.method,
         config.evaluation.choose,
     )
-    folder.finish(summary)
+    folder.finish(summary | told_of(measures, training.federation.task))
     folder.log(f"finished after round {training.round}")
     return folder
 

@@ -1,0 +1,80 @@
+"""Weights of classes in the training loss, for classes that are rare or matter more."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from idiolect.data.federation import Federation
+from idiolect.errors import UserError, did_you_mean
+
+# "balanced", or the weight of each class by its name; classes that are not named weigh one.
+ClassWeights = str | Mapping[Any, Any]
+
+# What YAML makes of these words where they are not quoted.
+_READ_AS = {True: ("yes", "true", "on", "y"), False: ("no", "false", "off", "n")}
+
+
+def with_class_weights(federation: Federation, chosen: ClassWeights | None) -> Federation:
+    """The federation whose task weighs classes in the training loss; metrics but `loss` are as before.
+
+    "balanced": n / (k n_c), as in scikit-learn, where n_c of the n training rows of all clients are of class c
+    and k classes occur among them.
+    """
+    if chosen is None:
+        return federation
+    if not federation.task.is_classification:
+        raise UserError(f"class_weights={chosen} is not possible: a regression has no classes")
+    classes = federation.task.classes
+    names = federation.class_names or tuple(str(number) for number in range(classes))
+    counts = torch.bincount(federation.targets[federation.train.index], minlength=classes)
+    weights = weights_by_name(chosen, names, counts.tolist())
+    listed = ", ".join(f"{name} {weight:.4g}" for name, weight in zip(names, weights, strict=True))
+    return replace(
+        federation,
+        task=replace(federation.task, class_weights=weights),
+        notes=(*federation.notes, f"weights of classes in the training loss: {listed}"),
+    )
+
+
+def weights_by_name(
+    chosen: ClassWeights, names: Sequence[str], counts: Sequence[int] | None
+) -> tuple[float, ...]:
+    """The weight of each class; `counts` are those of training rows, if they are known.
+
+    >>> weights_by_name("balanced", ["no", "yes"], [6, 2])
+    (0.6666666666666666, 2.0)
+    >>> weights_by_name({"yes": 5}, ["no", "yes"], None)
+    (1.0, 5.0)
+    """
+    if chosen == "balanced":
+        if counts is None:
+            raise UserError("class_weights=balanced is not possible where nobody counts classes")
+        total, present = sum(counts), sum(count > 0 for count in counts)
+        return tuple(total / (present * count) if count else 1.0 for count in counts)
+    if not isinstance(chosen, Mapping):
+        example = "{" + ", ".join(f"{name}: {place + 1}" for place, name in enumerate(names[:2])) + "}"
+        raise UserError(f"class_weights={chosen} is not possible: it must be balanced, or as {example}")
+    weights = dict.fromkeys(names, 1.0)
+    for key, weight in chosen.items():
+        weights[_class_of(key, names)] = _checked(key, weight)
+    return tuple(weights.values())
+
+
+def _class_of(key: Any, names: Sequence[str]) -> str:
+    if isinstance(key, bool):
+        meant = [name for name in names if name.lower() in _READ_AS[key]]
+        key = meant[0] if len(meant) == 1 else key
+    if str(key) not in names:
+        near = did_you_mean(str(key), names)
+        raise UserError(f"class_weights names {str(key)!r}{near}; the classes are {', '.join(names[:12])}")
+    return str(key)
+
+
+def _checked(key: Any, weight: Any) -> float:
+    right = isinstance(weight, int | float) and not isinstance(weight, bool)
+    if not right or not 0 < weight < math.inf:
+        raise UserError(f"class_weights.{key}={weight} is not possible: it must be a number above 0")
+    return float(weight)
