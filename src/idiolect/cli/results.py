@@ -8,6 +8,7 @@ import typer
 
 from idiolect.cli.console import print_json, print_table
 from idiolect.quantities import amount, show_value
+from idiolect.runs.client_model import thresholds_of
 from idiolect.runs.comparison import Comparison
 from idiolect.runs.folder import RunFolder
 
@@ -22,7 +23,7 @@ def print_run(run: RunFolder, *, clients: bool, json: bool) -> None:
     metric = summary["metric"]
     columns = ("mean", "weighted", "std", "worst_tenth", "worst")
     print_table(
-        f"{config.method_name} on {config.data_name}: {summary['part']} {metric} "
+        f"{config.method_name} on {config.data_name}: {summary['part']} {summary['metric_label']} "
         f"over {next(iter(summary['kinds'].values()))['clients']} clients",
         ["model", "mean", "weighted", "std", "worst 10 %", "worst", "round"],
         [
@@ -30,6 +31,10 @@ def print_run(run: RunFolder, *, clients: bool, json: bool) -> None:
             for kind, numbers in summary["kinds"].items()
         ],
     )
+    _print_reason(summary)
+    if thresholds := thresholds_of(summary):
+        listed = ", ".join(f"{kind} {show_value(t, 'threshold')}" for kind, t in thresholds.items())
+        typer.echo(f"the second class is decided from these probabilities on: {listed}")
     if clients:
         _print_clients(run.client_values(), summary["part"], metric)
     if summary["diverged"]:
@@ -47,15 +52,23 @@ def print_comparison(comparison: Comparison, *, clients: bool, json: bool) -> No
         print_json({**content, "clients": _records(comparison.client_values())})
         return
     metric, part = table.metric[0], table.part[0]
-    data = comparison.runs[0].config.data_name
+    data, summary = comparison.runs[0].config.data_name, comparison.runs[0].summary()
     print_table(
-        f"{data}: {part} {metric} over {table.clients[0]:.0f} clients, {table.seeds[0]} seed(s)",
+        f"{data}: {part} {summary['metric_label']} "
+        f"over {table.clients[0]:.0f} clients, {table.seeds[0]} seed(s)",
         ["model", "mean", "worst 10 %", "worst", "gain over alone", "over shared", "round", "sent up"],
         [_comparison_row(row, metric) for row in table.to_dict(orient="records")],
     )
+    _print_reason(summary)
     if clients:
         _print_clients(comparison.client_values(), part, metric)
     typer.echo(f"runs: {comparison.path}")
+
+
+def _print_reason(summary: dict[str, Any]) -> None:
+    """Why the metric is not the usual one, if it is not."""
+    if summary["metric_reason"]:
+        typer.echo(f"{summary['metric_reason']} (evaluation.metric=accuracy judges by accuracy)")
 
 
 def _comparison_row(row: dict[Any, Any], metric: str) -> list[str]:

@@ -12,6 +12,7 @@ from idiolect.errors import UserError, did_you_mean
 
 # "balanced", or the weight of each class by its name; classes that are not named weigh one.
 ClassWeights = str | Mapping[Any, Any]
+BALANCED = "balanced"
 
 # What YAML makes of these words where they are not quoted.
 _READ_AS = {True: ("yes", "true", "on", "y"), False: ("no", "false", "off", "n")}
@@ -20,8 +21,8 @@ _READ_AS = {True: ("yes", "true", "on", "y"), False: ("no", "false", "off", "n")
 def with_class_weights(federation: Federation, chosen: ClassWeights | None) -> Federation:
     """The federation whose task weighs classes in the training loss; metrics but `loss` are as before.
 
-    "balanced": n / (k n_c), as in scikit-learn, where n_c of the n training rows of all clients are of class c
-    and k classes occur among them.
+    "balanced": n / (k n_c), as in scikit-learn, where n_c of all clients' n training rows are of class c and
+    k classes occur among them.
     """
     if chosen is None:
         return federation
@@ -30,7 +31,7 @@ def with_class_weights(federation: Federation, chosen: ClassWeights | None) -> F
     classes = federation.task.classes
     names = federation.class_names or tuple(str(number) for number in range(classes))
     counts = torch.bincount(federation.targets[federation.train.index], minlength=classes)
-    weights = weights_by_name(chosen, names, counts.tolist())
+    weights = balanced(counts.tolist()) if chosen == BALANCED else weights_by_name(chosen, names)
     listed = ", ".join(f"{name} {weight:.4g}" for name, weight in zip(names, weights, strict=True))
     return replace(
         federation,
@@ -39,21 +40,22 @@ def with_class_weights(federation: Federation, chosen: ClassWeights | None) -> F
     )
 
 
-def weights_by_name(
-    chosen: ClassWeights, names: Sequence[str], counts: Sequence[int] | None
-) -> tuple[float, ...]:
-    """The weight of each class; `counts` are those of training rows, if they are known.
+def balanced(counts: Sequence[int]) -> tuple[float, ...]:
+    """Weights with which all classes that occur count the same.
 
-    >>> weights_by_name("balanced", ["no", "yes"], [6, 2])
+    >>> balanced([6, 2])
     (0.6666666666666666, 2.0)
-    >>> weights_by_name({"yes": 5}, ["no", "yes"], None)
+    """
+    total, present = sum(counts), sum(count > 0 for count in counts)
+    return tuple(total / (present * count) if count else 1.0 for count in counts)
+
+
+def weights_by_name(chosen: ClassWeights, names: Sequence[str]) -> tuple[float, ...]:
+    """The weight of each class.
+
+    >>> weights_by_name({"yes": 5}, ["no", "yes"])
     (1.0, 5.0)
     """
-    if chosen == "balanced":
-        if counts is None:
-            raise UserError("class_weights=balanced is not possible where nobody counts classes")
-        total, present = sum(counts), sum(count > 0 for count in counts)
-        return tuple(total / (present * count) if count else 1.0 for count in counts)
     if not isinstance(chosen, Mapping):
         example = "{" + ", ".join(f"{name}: {place + 1}" for place, name in enumerate(names[:2])) + "}"
         raise UserError(f"class_weights={chosen} is not possible: it must be balanced, or as {example}")

@@ -1,11 +1,12 @@
 """Loss and metrics of every client, for each model kind that the method has, on the client's own rows.
 
-| task           | metrics by default                     | on request                                         |
-|----------------|----------------------------------------|----------------------------------------------------|
-| binary         | loss, accuracy, balanced_accuracy, auc | f1, average_precision, log_loss, calibration_error |
-| multiclass     | loss, accuracy, balanced_accuracy      | these, and auc                                     |
-| next-character | loss, accuracy                         | these, balanced_accuracy and auc                   |
-| regression     | loss, rmse, mae, r2                    |                                                    |
+| task           | metrics by default                     | on request                                       |
+|----------------|----------------------------------------|--------------------------------------------------|
+| binary         | loss, accuracy, balanced_accuracy, auc | f1, average_precision, log_loss and              |
+|                |                                        | calibration_error                                |
+| multiclass     | loss, accuracy, balanced_accuracy      | these, and auc                                   |
+| next-character | loss, accuracy                         | these, balanced_accuracy and auc                 |
+| regression     | loss, rmse, mae, r2                    |                                                  |
 
 `loss` is the task's mean training loss without the l2 term: with class weights, and of a standardised target.
 Of one class there are `recall:CLASS`, `precision:CLASS` and `f1:CLASS`; `recall:each` is all of them. What is
@@ -151,13 +152,13 @@ def measures_of(
     """The task's own metrics and others; `main` replaces the metric that the task is judged by."""
     known = {metric.name: metric for metric in BY_DEFAULT[task.kind]}
     named = list(_all_found(all_named(metrics, main), task, class_names))
-    for metric in named:
-        if known.setdefault(metric.name, metric) != metric:
-            raise UserError(f"evaluation.metrics: two metrics are called {metric.name}; rename one of them")
-        if not metric.applies_to(task):
+    for found in named:
+        if known.setdefault(found.name, found) != found:
+            raise UserError(f"evaluation.metrics: two metrics are called {found.name}; rename one of them")
+        if not found.applies_to(task):
             fit = [m.name for m in dict.fromkeys((*BUILT_IN, *known.values())) if m.applies_to(task)]
             raise UserError(
-                f"evaluation: {metric.name} is no metric of a {task.kind} task, whose metrics are "
+                f"evaluation: {found.name} is no metric of a {task.kind} task, whose metrics are "
                 f"{', '.join(fit)}"
             )
     main = main_metric(task) if main is None else main
@@ -165,11 +166,11 @@ def measures_of(
 
 
 def _all_found(named: Sequence[str | Metric], task: Task, class_names: Sequence[str]) -> Iterator[Metric]:
-    for metric in named:
-        if isinstance(metric, str) and is_of_class(metric):
-            yield from _of_classes(metric, task, class_names)
+    for each in named:
+        if isinstance(each, str) and is_of_class(each):
+            yield from _of_classes(each, task, class_names)
         else:
-            yield _find(metric)
+            yield _find(each)
 
 
 def _of_classes(name: str, task: Task, class_names: Sequence[str]) -> list[Metric]:

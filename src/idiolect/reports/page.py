@@ -113,7 +113,8 @@ def _answer(evidence: Evidence) -> str:
     ordered = judged.sort_values("mean", ascending=not evidence.higher_is_better)
     best = ordered.iloc[0]
     sentence = (
-        f"Best on average: {model_name(best.method, best.kind)}, mean {evidence.part} {evidence.metric} "
+        f"Best on average: {model_name(best.method, best.kind)}, "
+        f"mean {evidence.part} {evidence.metric_label} "
         f"{show_value(best['mean'], evidence.metric)}, "
         f"worst client {show_value(best.worst, evidence.metric)}."
     )
