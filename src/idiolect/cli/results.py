@@ -31,7 +31,7 @@ def print_run(run: RunFolder, *, clients: bool, json: bool) -> None:
             for kind, numbers in summary["kinds"].items()
         ],
     )
-    _print_reason(summary)
+    _print_about_metric(summary, len(run.clients()))
     if thresholds := thresholds_of(summary):
         listed = ", ".join(f"{kind} {show_value(t, 'threshold')}" for kind, t in thresholds.items())
         typer.echo(f"the second class is decided from these probabilities on: {listed}")
@@ -59,16 +59,18 @@ def print_comparison(comparison: Comparison, *, clients: bool, json: bool) -> No
         ["model", "mean", "worst 10 %", "worst", "gain over alone", "over shared", "round", "sent up"],
         [_comparison_row(row, metric) for row in table.to_dict(orient="records")],
     )
-    _print_reason(summary)
+    _print_about_metric(summary, len(comparison.runs[0].clients()))
     if clients:
         _print_clients(comparison.client_values(), part, metric)
     typer.echo(f"runs: {comparison.path}")
 
 
-def _print_reason(summary: dict[str, Any]) -> None:
-    """Why the metric is not the usual one, if it is not."""
+def _print_about_metric(summary: dict[str, Any], clients: int) -> None:
+    """Why the metric is not the usual one, if it is not; and for how many clients there is none."""
     if summary["metric_reason"]:
         typer.echo(f"{summary['metric_reason']} (evaluation.metric=accuracy judges by accuracy)")
+    if without := clients - summary["kinds"][summary["judged_by"]]["clients"]:
+        typer.echo(f"{summary['metric_label']} has no value for {without} of {clients} clients")
 
 
 def _comparison_row(row: dict[Any, Any], metric: str) -> list[str]:

@@ -15,7 +15,7 @@ ClassWeights = str | Mapping[Any, Any]
 BALANCED = "balanced"
 
 # What YAML makes of these words where they are not quoted.
-_READ_AS = {True: ("yes", "true", "on", "y"), False: ("no", "false", "off", "n")}
+_READ_AS = {"true": ("yes", "true", "on", "y"), "false": ("no", "false", "off", "n")}
 
 
 def with_class_weights(federation: Federation, chosen: ClassWeights | None) -> Federation:
@@ -66,13 +66,14 @@ def weights_by_name(chosen: ClassWeights, names: Sequence[str]) -> tuple[float, 
 
 
 def _class_of(key: Any, names: Sequence[str]) -> str:
-    if isinstance(key, bool):
-        meant = [name for name in names if name.lower() in _READ_AS[key]]
-        key = meant[0] if len(meant) == 1 else key
-    if str(key) not in names:
-        near = did_you_mean(str(key), names)
-        raise UserError(f"class_weights names {str(key)!r}{near}; the classes are {', '.join(names[:12])}")
-    return str(key)
+    text = str(key)
+    if text in names:
+        return text
+    meant = [name for name in names if name.lower() in _READ_AS.get(text.lower(), ())]
+    if len(meant) == 1:
+        return meant[0]
+    near = did_you_mean(text, names)
+    raise UserError(f"class_weights names {text!r}{near}; the classes are {', '.join(names[:12])}")
 
 
 def _checked(key: Any, weight: Any) -> float:

@@ -1,8 +1,9 @@
 """How good predicted classes and probabilities are.
 
 With two classes `f1`, `auc` and `average_precision` are of the second one, as in scikit-learn. With more they
-are means over classes, each against all others ("macro, one vs rest"): `auc` and `average_precision` over the
-classes that occur in the client's rows but are not all of them, `f1` over those that occur or are predicted.
+are means over the classes that occur in the client's rows, each against all others ("macro, one vs rest").
+Whether a client has a value depends on its rows alone, never on a model, so that all models have the same
+clients: of a class that does not occur there is nothing to say, nor an order where it is all there is.
 
 No library computes stacks of padded clients under vmap; each of these is held to scikit-learn's in tests.
 """
@@ -35,7 +36,7 @@ def balanced_accuracy(task: Task, predictions: Tensor, batch: Batch) -> Tensor:
 
 @metric(higher_is_better=True, applies_to=is_classification)
 def f1(task: Task, predictions: Tensor, batch: Batch) -> Tensor:
-    """The harmonic mean of precision and recall; none where the class neither occurs nor is predicted."""
+    """The harmonic mean of precision and recall."""
     by_class = _f1s(*_confusion(task, predictions, batch))
     return by_class[1] if task.kind == "binary" else _nan_mean(by_class)
 
@@ -107,11 +108,11 @@ def _recalls(right: Tensor, decided: Tensor, actual: Tensor) -> Tensor:
 
 
 def _precisions(right: Tensor, decided: Tensor, actual: Tensor) -> Tensor:
-    return right / decided
+    return torch.where(actual > 0, right / decided.clamp_min(1), torch.nan)
 
 
 def _f1s(right: Tensor, decided: Tensor, actual: Tensor) -> Tensor:
-    return 2 * right / (decided + actual)
+    return torch.where(actual > 0, 2 * right / (decided + actual), torch.nan)
 
 
 OF_CLASS: dict[str, Rate] = {"recall": _recalls, "precision": _precisions, "f1": _f1s}
