@@ -19,7 +19,7 @@ BINARY, THREE, NUMBERS = Task("binary", 1), Task("multiclass", 3), Task("regress
 
 
 def problem(task: Task, seed: int) -> tuple[Tensor, Tensor]:
-    """Predictions with many ties and targets, for every size of client; classes are rare, some are missing."""
+    """Predictions with many ties, and targets, of all clients; classes are rare, and some are missing."""
     draw = np.random.default_rng(seed)
     rows = sum(SIZES)
     if task.kind == "regression":

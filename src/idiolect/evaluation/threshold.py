@@ -37,7 +37,8 @@ def best_threshold(logits: Tensor, targets: Tensor, criterion: Criterion) -> flo
     finite = logits.isfinite()
     ordered, order = logits[finite].to(torch.float64).sort()
     targets = targets[finite][order]
-    middles = torch.cat([ordered[:1] - 1, 0.5 * (ordered[1:] + ordered[:-1])])  # below all, and between two
+    levels = ordered.unique()
+    middles = torch.cat([levels[:1] - 1, 0.5 * (levels[1:] + levels[:-1])])  # below all, and between two
     candidates = torch.cat([torch.tensor([0.5], dtype=torch.float64), middles.sigmoid()])
     candidates = candidates.clamp(_MARGIN, 1 - _MARGIN).unique()
     below = torch.searchsorted(ordered, candidates.logit(), right=True)  # as many are not decided for
