@@ -77,4 +77,4 @@ def _name(federation: Federation, number: int) -> str:
 
 
 def _percent(share: Tensor) -> str:
-    return f"{100 * float(share):.2g} %"
+    return f"{100 * float(share):.3g} %"
