@@ -159,7 +159,8 @@ def tabulate(runs: Sequence[RunFolder]) -> pd.DataFrame:
     metrics = list(dict.fromkeys(run.summary()["metric"] for run in runs))
     if len(metrics) > 1:
         raise UserError(
-            f"the runs are reported by different metrics: {' and '.join(metrics)}; choose one with evaluation.metric={metrics[0]}"
+            f"the runs are reported by different metrics: {' and '.join(metrics)}; "
+            f"choose one with evaluation.metric={metrics[0]}"
         )
     by_seed: dict[int, list[RunFolder]] = {}
     for run in runs:
