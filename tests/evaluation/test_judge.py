@@ -41,9 +41,9 @@ def federation(counts: list[list[int]], seed: int = 0) -> Federation:
         ([[95, 5], [20, 0]], "auc", ["class 1"]),
         ([[96, 4], [20, 0]], "balanced_accuracy", ["class 1", "2 of 2 clients have too few"]),
         ([[60, 20], [90, 2], [90, 2]], "balanced_accuracy", ["2 of 3 clients have too few"]),
-        # 3 classes: more than half and not
-        ([[40, 30, 30], [10, 5, 5]], "accuracy", []),
-        ([[51, 25, 24], [10, 5, 5]], "balanced_accuracy", ["'class 0' has 50.8 %"]),
+        # 3 classes: more than 60 % and not
+        ([[62, 20, 18], [10, 5, 5]], "accuracy", []),
+        ([[62, 20, 18], [11, 5, 4]], "balanced_accuracy", ["'class 0' has 60.8 %"]),
     ],
 )
 def test_rare_classes_and_large_ones(counts: list[list[int]], metric: str, words: list[str]) -> None:

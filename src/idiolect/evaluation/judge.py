@@ -3,7 +3,7 @@
 | task       | classes                                  | judged by                                         |
 |------------|------------------------------------------|---------------------------------------------------|
 | binary     | the rarer one has less than 20 % of rows | auc; balanced_accuracy where auc is not to be had |
-| multiclass | the largest one has more than half       | balanced_accuracy                                 |
+| multiclass | the largest one has more than 60 %       | balanced_accuracy                                 |
 | otherwise  |                                          | accuracy, rmse                                    |
 
 The auc of a client needs rows of both classes. It is not to be had if for more than half of the clients not
@@ -21,7 +21,7 @@ from idiolect.engines.local_view import PartialRows
 from idiolect.evaluation.metrics import main_metric
 
 RARE_CLASS = 0.2  # of two classes
-LARGE_CLASS = 0.5  # of several
+LARGE_CLASS = 0.6  # of several
 
 
 def default_metric(federation: Federation) -> tuple[str, str]:
