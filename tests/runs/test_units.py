@@ -5,12 +5,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from sklearn.metrics import mean_absolute_error, root_mean_squared_error
 from typer.testing import CliRunner
 
 import idiolect
 from idiolect.cli.app import app
+from idiolect.core.objective import Batch
+from idiolect.evaluation.metrics import row_metrics
 from idiolect.runs.client_model import load_model
+from idiolect.silo.schema import Schema, read_schema
 
 
 @pytest.fixture
@@ -46,6 +50,18 @@ def test_a_run_says_what_its_exported_models_are_off(prices: Path, tmp_path: Pat
         assert values[shop, "rmse"] == pytest.approx(root_mean_squared_error(rows.price, predicted), rel=1e-5)
         assert values[shop, "mae"] == pytest.approx(mean_absolute_error(rows.price, predicted), rel=1e-5)
         assert model.task.unit == pytest.approx(table.price.iloc[data.train.index.numpy()].std(ddof=0))
+
+
+def test_silos_have_the_unit_that_they_agreed_on(prices: Path) -> None:
+    table = pd.read_csv(prices)
+    agreed = {"target": "price", "columns": {"a": {}, "b": {}}, "target_mean": 9000, "target_scale": 2500}
+    schema = read_schema(agreed, prices.parent, 0)
+    assert isinstance(schema, Schema)
+    north = schema.read(table[table.shop == "north"].drop(columns="shop"), "north", 0, 2)
+    rows = Batch(north.inputs, north.targets, torch.ones(len(north.targets)))
+    told = row_metrics(north.task, torch.zeros_like(north.targets), rows)  # predicts 9000
+    wanted = root_mean_squared_error(table.price[table.shop == "north"], np.full(60, 9000.0))
+    assert float(told["rmse"]) == pytest.approx(wanted, rel=1e-5)
 
 
 def test_targets_are_described_in_their_own_units(prices: Path) -> None:

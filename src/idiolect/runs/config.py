@@ -260,7 +260,9 @@ def _with_sections(settings: Settings) -> Settings:
 def _listed(section: Mapping[str, Any], setting: str) -> Settings:
     """A section with a setting as a list, which may also have been given as a,b."""
     given = section.get(setting)
-    return {**section, setting: given.split(",")} if isinstance(given, str) else dict(section)
+    if not isinstance(given, str):
+        return dict(section)
+    return {**section, setting: [part.strip() for part in given.split(",")]}
 
 
 def _checked_method(section: Section) -> Section:
