@@ -81,11 +81,11 @@ def train(
     federation = load_federation(config)
     config, _ = decide(config, federation)
     simulation = build_simulation(config, federation)
-    measures = config.evaluation.measures(simulation.federation.task)
+    measures = config.evaluation.measures(federation)
     memory = Memory()
     choose = config.evaluation.choose
     broke_off = play_rounds(simulation, config.pace, measures, memory, choice=choose)
-    return Result(simulation, memory, measures.main, choose, broke_off)
+    return Result(simulation, memory, measures, choose, broke_off)
 
 
 def run(*sources: Source, watch: Watch = nobody, **settings: Any) -> RunFolder:

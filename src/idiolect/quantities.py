@@ -2,20 +2,28 @@
 
 import math
 
-_SHARES = ("accuracy", "balanced_accuracy")  # shown in per cent
+_SHARES = ("accuracy", "balanced_accuracy", "recall", "precision")  # shown in per cent
+_FROM_ZERO_TO_ONE = ("auc", "average_precision", "f1", "calibration_error", "threshold")
 
 
 def show_value(value: float, metric: str) -> str:
-    """A metric's value: shares in per cent, everything else with four digits; of a failed model ∞.
+    """A metric's value: shares in per cent, areas and the like with three decimals, others with four digits.
+
+    That of a failed model is infinite.
 
     >>> show_value(0.98761, "accuracy"), show_value(0.98761, "rmse"), show_value(float("nan"), "rmse")
     ('98.8 %', '0.9876', '–')
+    >>> show_value(0.5, "recall:yes"), show_value(0.9, "auc")
+    ('50.0 %', '0.900')
     """
     if math.isnan(value):
         return "–"
     if math.isinf(value):
         return "∞" if value > 0 else "−∞"
-    return f"{100 * value:.1f} %" if metric in _SHARES else f"{value:.4g}"
+    word = metric.partition(":")[0]  # "recall:yes" is the recall of one class
+    if word in _SHARES:
+        return f"{100 * value:.1f} %"
+    return f"{value:.3f}" if word in _FROM_ZERO_TO_ONE else f"{value:.4g}"
 
 
 def amount(bits: float) -> str:

@@ -8,9 +8,9 @@ import torch
 
 from idiolect.core.exchange import ClientState, ServerState
 from idiolect.engines.compiler.doubt import Doubt
-from idiolect.evaluation.metrics import Metric
+from idiolect.evaluation.metrics import Measures
 from idiolect.evaluation.summary import Choice, client_values
-from idiolect.runs.client_model import ClientModels
+from idiolect.runs.client_model import ClientModels, thresholds_of
 from idiolect.runs.folder import client_table
 from idiolect.runs.notes import run_notes
 from idiolect.runs.records import TABLES, TableName, join
@@ -29,7 +29,7 @@ class Result(ClientModels):
         self,
         simulation: Simulation,
         memory: "Memory",
-        metric: Metric,
+        measures: Measures,
         choose: Choice,
         broke_off: str | None = None,
     ) -> None:
@@ -39,16 +39,11 @@ class Result(ClientModels):
         self.traffic = memory.table("traffic")
         self.diagnostics = memory.table("diagnostics")
         clients = client_table(simulation.federation).set_index("client")
+        task = simulation.federation.task
         self._summary = summarise_run(
-            self.metrics,
-            clients,
-            self.rounds,
-            simulation.federation.task,
-            metric,
-            simulation.method,
-            choose,
-            broke_off,
+            self.metrics, clients, self.rounds, task, measures, simulation.method, choose, broke_off
         )
+        self.thresholds = thresholds_of(self._summary)
         self._memory = memory
         self._stands_at = -1  # a training that broke off is in the middle of a round
         self._go_to(None)
@@ -68,6 +63,16 @@ class Result(ClientModels):
     def notes(self) -> list[str]:
         """What is to be known about the numbers: who diverged, what is untrained, what still improves."""
         return run_notes(self._summary, self.simulation.method)
+
+    @property
+    def metric(self) -> str:
+        """The metric that the round was chosen by and the numbers are of."""
+        return str(self._summary["metric"])
+
+    @property
+    def metric_reason(self) -> str:
+        """Why it is not the usual one; empty if it is, or was given."""
+        return str(self._summary["metric_reason"])
 
     @property
     def client_values(self) -> pd.DataFrame:

@@ -228,7 +228,7 @@ def show(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
     """The reported numbers, for programs and for people."""
     finished = runs.of(kind, *codec)
     said = json.loads(invoke("show", finished.path, "--json"))
-    last = finished.metrics()[lambda m: (m["round"] == 3) & (m.part == "test") & (m.metric == "accuracy")]
+    last = finished.metrics().query(f"round == 3 and part == 'test' and metric == {said['metric']!r}")
     for name in kind.kinds:
         assert said["kinds"][name]["mean"] == pytest.approx(last[last.kind == name]["value"].mean())
         assert name in invoke("show", finished.path)

@@ -57,7 +57,7 @@ def test_a_run_by_import_paths_and_by_the_names_of_entry_points_is_one(user: Pat
     assert name.config.method["name"] == "fedrep"
     assert path.config.codec.up == {"name": "idiolect_outside.codecs:FixedPoint", "fraction": 10}
     metrics = path.metrics()
-    assert metrics.metric.unique().tolist() == ["loss", "accuracy", "balanced_accuracy", "brier"]
+    assert metrics.metric.unique().tolist() == ["loss", "accuracy", "balanced_accuracy", "auc", "brier"]
     asked = path.traffic().query("direction == 'up'").groupby("round").client.unique()
     assert {r: clients.tolist() for r, clients in asked.items()} == {
         r: [f"site-{c}" for c in range(5) if c % 3 == (r - 1) % 3] for r in range(1, 7)

@@ -32,8 +32,8 @@ def test_metrics_are_one_long_table_that_other_tools_read(run: RunFolder) -> Non
     table = parquet.read_table(run.path / "metrics.parquet")
     assert table.column_names == ["round", "client", "kind", "part", "metric", "value"]
     metrics = run.metrics()
-    # rounds 0, 2, 4, 6; 15 speakers; 3 kinds; validation and test; loss and accuracy
-    assert len(metrics) == 4 * 15 * 3 * 2 * 2
+    # rounds 0, 2, 4, 6; 15 speakers; 3 kinds; validation and test; loss, accuracy and balanced_accuracy
+    assert len(metrics) == 4 * 15 * 3 * 2 * 3
     assert not metrics.duplicated(["round", "client", "kind", "part", "metric"]).any()
 
 

@@ -28,7 +28,7 @@ def assert_deployment_equals_simulation(settings: dict[str, Any], tmp_path: Path
     metrics = coordinate(served, Direct(silos)).metrics()
 
     simulation = simulate(settings)
-    measures = served.settings.config.evaluation.measures(simulation.federation.task)
+    measures = served.settings.config.evaluation.measures(simulation.federation)
     expected, traffic = [evaluate(simulation, measures)], []
     rounds, every = settings["rounds"], settings["evaluation"]["every"]
     for round_number in range(1, rounds + 1):

@@ -37,7 +37,7 @@ def simulated(folder: Path, method: dict[str, Any] = APFL) -> RunFolder:
     """The same in one process that has all of the table."""
     table().to_csv(folder / "all.csv", index=False)
     data = {"name": str(folder / "all.csv"), "client": "hospital", "target": "outcome"}
-    settings = config(method, ROUNDS, evaluation={"every": 2, "choose": "last"})
+    settings = config(method, ROUNDS, evaluation={"every": 2, "choose": "last", "metric": "accuracy"})
     where = {"data": data, "engine": {"name": "sequential"}, "out": str(folder / "simulated")}
     return start_or_continue(resolve({**settings, **where}))
 

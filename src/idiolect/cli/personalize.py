@@ -7,6 +7,7 @@ import typer
 import idiolect
 from idiolect.cli.console import print_json, print_table
 from idiolect.cli.options import JsonOption, SettingsArgument
+from idiolect.quantities import show_value
 
 
 def personalize(
@@ -18,6 +19,8 @@ def personalize(
 
     Example: idiolect personalize runs/patients-apfl data=new_hospitals.csv steps=50 out=models
     """
+    from idiolect.evaluation.metrics import label_of
+
     newcomers = idiolect.personalize(run, *settings)
     metrics = newcomers.metrics
     if json:
@@ -25,8 +28,10 @@ def personalize(
         return
     tested = metrics[metrics.part == metrics.part.iloc[-1]]
     table = tested.pivot_table(index="client", columns=["kind", "metric"], values="value", sort=False)
-    rows = [[str(client), *(f"{value:.4g}" for value in values)] for client, values in table.iterrows()]
-    columns = ["client", *(f"{kind} {metric}" for kind, metric in table.columns)]
+    task = newcomers.simulation.federation.task
+    names = [metric for _, metric in table.columns]
+    rows = [[str(client), *map(show_value, row, names)] for client, row in table.iterrows()]
+    columns = ["client", *(f"{kind} {label_of(metric, task)}" for kind, metric in table.columns)]
     print_table(f"newcomers: {tested.part.iloc[0]} rows", columns, rows)
     unsaved = "nothing was saved; out=FOLDER keeps the models"
     typer.echo(unsaved if newcomers.folder is None else f"models: {newcomers.folder}")

@@ -8,6 +8,7 @@ import typer
 
 from idiolect.cli.console import print_json, print_table
 from idiolect.quantities import amount, show_value
+from idiolect.runs.client_model import thresholds_of
 from idiolect.runs.comparison import Comparison, Failure
 from idiolect.runs.config import build_method
 from idiolect.runs.folder import RunFolder
@@ -31,10 +32,15 @@ def print_run(run: RunFolder, *, clients: bool, json: bool) -> None:
         shown = [show_value(numbers[column], metric) for column in columns]
         rows.append([kind, show_value(numbers["mean"], metric) + told, *shown, str(numbers["round"])])
     print_table(
-        f"{config.method_name} on {config.data_name}: {part} {metric} over {clients_with_rows(run)} clients",
+        f"{config.method_name} on {config.data_name}: {part} {summary['metric_label']} "
+        f"over {clients_with_rows(run)} clients",
         ["model", "mean", "validation", "weighted", "std", "worst 10 %", "worst", "round"],
         rows,
     )
+    _print_about_metric(summary, len(run.clients()))
+    if thresholds := thresholds_of(summary):
+        listed = ", ".join(f"{kind} {show_value(t, 'threshold')}" for kind, t in thresholds.items())
+        typer.echo(f"the second class is decided from these probabilities on: {listed}")
     if clients:
         _print_clients(run.client_values(), part, metric)
     for note in notes:
@@ -66,7 +72,7 @@ def print_comparison(comparison: Comparison, *, clients: bool, json: bool) -> No
         print_json({**content, "clients": _records(comparison.client_values())})
         return
     metric, part, seeds = table.metric[0], table.part[0], int(table.seeds.max())
-    first = comparison.runs[0]
+    first, summary = comparison.runs[0], comparison.runs[0].summary()
     averaged = " (on average over seeds)" if seeds > 1 else ""
     headings = ["model", "mean", "validation", "worst 10 %", "worst", f"gain over alone{averaged}"]
     headings += [f"over shared{averaged}", "round", "sent up"]
@@ -74,10 +80,12 @@ def print_comparison(comparison: Comparison, *, clients: bool, json: bool) -> No
     # Their reasons, which may be long, are in lines of their own below.
     rows += [[_whose(failure), "failed", *["–"] * (len(headings) - 2)] for failure in failures]
     print_table(
-        f"{first.config.data_name}: {part} {metric} over {clients_with_rows(first)} clients, {seeds} seed(s)",
+        f"{first.config.data_name}: {part} {summary['metric_label']} "
+        f"over {clients_with_rows(first)} clients, {seeds} seed(s)",
         headings,
         rows,
     )
+    _print_about_metric(summary, len(comparison.runs[0].clients()))
     if clients:
         _print_clients(comparison.client_values(), part, metric)
     for note in [*notes, *(f"{_whose(failure)}: failed: {failure.reason}" for failure in failures)]:
@@ -101,6 +109,14 @@ def _diverged(run: RunFolder) -> list[dict[str, Any]]:
     return [
         {**where, "kind": kind, "clients": summary["kinds"][kind]["diverged"]} for kind in summary["diverged"]
     ]
+
+
+def _print_about_metric(summary: dict[str, Any], clients: int) -> None:
+    """Why the metric is not the usual one, if it is not; and for how many clients there is none."""
+    if summary["metric_reason"]:
+        typer.echo(f"{summary['metric_reason']} (evaluation.metric=accuracy judges by accuracy)")
+    if without := clients - summary["kinds"][summary["judged_by"]]["clients"]:
+        typer.echo(f"{summary['metric_label']} has no value for {without} of {clients} clients")
 
 
 def _comparison_row(row: dict[Any, Any], metric: str) -> list[str]:

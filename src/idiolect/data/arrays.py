@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from idiolect.core.task import Task
+from idiolect.data.class_weights import ClassWeights, with_class_weights
 from idiolect.data.federation import Federation, Rows
 from idiolect.data.splits import DEFAULT_FRACTIONS, Fractions, TooFew, split_clients
 from idiolect.data.tables import check_names, one_class_notes
@@ -31,12 +32,13 @@ def from_arrays(
     fractions: Fractions | None = None,
     minimum_rows: int | None = None,
     too_few: TooFew = "refuse",
+    class_weights: ClassWeights | None = None,
 ) -> Federation:
     """A federation from one array of inputs and one of targets for each client.
 
     Inputs are [rows, ...], real, and left as they are; targets [rows] or [rows, outputs] are read as
     `encode_targets` does. Where test arrays are given, `fractions` splits the rest and its test share
-    must be 0 (default 80 % training, 20 % validation).
+    must be 0 (default 80 % training, 20 % validation). `class_weights`: see `with_class_weights`.
 
     >>> import numpy as np
     >>> x = [np.random.default_rng(i).normal(size=(10, 3)) for i in range(2)]
@@ -73,7 +75,7 @@ def from_arrays(
     if encoded.task.is_classification:
         notes += one_class_notes(encoded.values, split.train, names)
     test = Rows.of_clients([rows[len(own) + i] for i in split.kept]) if given else split.test
-    return Federation(
+    federation = Federation(
         inputs=torch.cat([x for x, _ in everything]),
         targets=encoded.values,
         task=encoded.task,
@@ -84,6 +86,7 @@ def from_arrays(
         class_names=encoded.class_names,
         notes=tuple(notes),
     )
+    return with_class_weights(federation, class_weights)
 
 
 def from_datasets(

@@ -9,6 +9,7 @@ import pandas as pd
 import torch
 from pydantic import ConfigDict, validate_call
 
+from idiolect.data.class_weights import ClassWeights, with_class_weights
 from idiolect.data.federation import Federation
 from idiolect.data.image_like import image_like
 from idiolect.data.layouts import leaf, pfllib
@@ -54,7 +55,12 @@ def summary(loader: Callable[..., Federation]) -> str:
 
 
 def load(
-    name_or_path: str | Path, *, seed: int, data_dir: str | Path | None = None, **options: Any
+    name_or_path: str | Path,
+    *,
+    seed: int,
+    data_dir: str | Path | None = None,
+    class_weights: ClassWeights | None = None,
+    **options: Any,
 ) -> Federation:
     """A federation by the name of a data set, from a user's own file or folder, or from a user's own loader.
 
@@ -64,10 +70,18 @@ def load(
     returns a federation, by import path `package.module:loader` or an entry point; it gets `seed` and
     `data_dir` if it has such parameters. Options are checked against the loader's signature.
 
+    class_weights: "balanced" or a weight for each class, in the training loss; see `with_class_weights`.
+
     >>> federation = load("vowels", seed=0)
-    >>> len(federation), federation.task, federation.train.sizes[:3].tolist()
-    (15, Task(kind='multiclass', outputs=11), [22, 22, 22])
+    >>> len(federation), federation.task.kind, federation.train.sizes[:3].tolist()
+    (15, 'multiclass', [22, 22, 22])
     """
+    return with_class_weights(_load(name_or_path, options, seed, data_dir), class_weights)
+
+
+def _load(
+    name_or_path: str | Path, options: dict[str, Any], seed: int, data_dir: str | Path | None
+) -> Federation:
     label = str(name_or_path)
     path = Path(name_or_path)
     if is_name(label):
@@ -100,6 +114,8 @@ def describe(federation: Federation) -> pd.DataFrame:
     )
     own = [_targets_of(federation, client) for client in range(len(federation))]
     if not federation.task.is_classification:
+        if federation.preprocessing is not None:
+            own = [federation.preprocessing.restore_target(t.double()) for t in own]
         table["target mean"] = [float(t.double().mean()) for t in own]
         table["target deviation"] = [float(t.double().std(correction=0)) for t in own]
         return table

@@ -75,7 +75,7 @@ class Preprocessing:
     def task(self) -> Task:
         """Two classes make a binary task, none a regression."""
         if not self.class_names:
-            return Task("regression", 1)
+            return Task("regression", 1, unit=self.target_scale)
         return Task("binary", 1) if len(self.class_names) == 2 else Task("multiclass", len(self.class_names))
 
     @property

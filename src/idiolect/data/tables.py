@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
+from idiolect.data.class_weights import ClassWeights, with_class_weights
 from idiolect.data.federation import Federation, Rows
 from idiolect.data.partition import by_id
 from idiolect.data.preprocessing import Missing, Moments, Preprocessing, as_text, require_column
@@ -35,6 +36,7 @@ def from_frame(
     minimum_rows: int | None = None,
     too_few: TooFew = "refuse",
     shuffle: bool = True,
+    class_weights: ClassWeights | None = None,
 ) -> Federation:
     """A federation from a table whose column `client` says whose row it is.
 
@@ -48,6 +50,7 @@ def from_frame(
     scale_target: standardise the target of a regression, so that losses are in units of its variance;
         `Preprocessing.restore_target` gives the target's own units.
     minimum_rows, too_few, shuffle: see `split_clients`.
+    class_weights: see `with_class_weights`.
     """
     frame = frame.rename(columns=str).reset_index(drop=True)
     ignore, categories = _names(ignore), _names(categories)
@@ -87,10 +90,10 @@ def from_frame(
         target_scale=deviation,
     )
     notes += _column_notes(frame, preprocessing)
-    return Federation(
+    federation = Federation(
         inputs=preprocessing.transform(frame),
         targets=preprocessing.scale_target(targets.values),
-        task=targets.task,
+        task=preprocessing.task,
         names=tuple(names),
         train=split.train,
         validation=split.validation,
@@ -100,6 +103,7 @@ def from_frame(
         notes=tuple(notes),
         preprocessing=preprocessing,
     )
+    return with_class_weights(federation, class_weights)
 
 
 def read_table(path: str | Path) -> pd.DataFrame:

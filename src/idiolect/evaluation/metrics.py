@@ -1,25 +1,26 @@
 """Loss and metrics of every client, for each model kind that the method has, on the client's own rows.
 
-| task                       | metrics                              |
-|----------------------------|--------------------------------------|
-| multiclass, next-character | loss, accuracy                       |
-| binary                     | loss, accuracy, balanced_accuracy    |
-| regression                 | loss, rmse, mae, r2                  |
+| task           | metrics by default                     | on request                                       |
+|----------------|----------------------------------------|--------------------------------------------------|
+| binary         | loss, accuracy, balanced_accuracy, auc | f1, average_precision, log_loss and              |
+|                |                                        | calibration_error                                |
+| multiclass     | loss, accuracy, balanced_accuracy      | these, and auc                                   |
+| next-character | loss, accuracy                         | these, balanced_accuracy and auc                 |
+| regression     | loss, rmse, mae, r2                    |                                                  |
 
-`loss` is the task's mean loss without the l2 term. `balanced_accuracy` is the mean recall of the classes
-that occur in the client's rows. `rmse`, `mae` and `r2` are over all outputs; `r2` of a client whose targets
-are all equal is not defined. What is not defined, and everything of a client without rows, is NaN and does
-not count in means. A client that has rows but whose loss on them is not finite has failed: each of its
-metrics is the worst there is (`Metric.failure`: 0 for a share, else infinite), which every mean keeps.
+`loss` is the task's mean training loss without the l2 term: with class weights, and of a standardised target.
+Of one class there are `recall:CLASS`, `precision:CLASS` and `f1:CLASS`; `recall:each` is all of them. What is
+not defined, and everything of a client without rows, is NaN and does not count in means. A client that has
+rows but whose loss on them is not finite has failed: each of its metrics is the worst there is
+(`Metric.failure`: 0 for a share, else infinite), which every mean keeps.
 
 A metric of one's own is declared in the same form as these (`@metric(higher_is_better=...)`) and comes after
 them in the tables.
 """
 
-import math
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, get_args
 
 import pandas as pd
@@ -29,133 +30,50 @@ from torch import Tensor
 from idiolect.core.exchange import ClientState, Message, Site
 from idiolect.core.method import Method
 from idiolect.core.objective import Batch
-from idiolect.core.task import Task
+from idiolect.core.task import Task, TaskKind
 from idiolect.data.federation import Federation, Rows
 from idiolect.engines.engine import Look
-from idiolect.errors import UserError
+from idiolect.errors import UserError, did_you_mean
+from idiolect.evaluation.classification import (
+    OF_CLASS,
+    accuracy,
+    auc,
+    average_precision,
+    balanced_accuracy,
+    calibration_error,
+    f1,
+    log_loss,
+    of_class,
+)
+from idiolect.evaluation.metric import Metric, loss, mean_over_rows, metric
+from idiolect.evaluation.regression import mae, r2, rmse
+from idiolect.evaluation.threshold import CRITERIA, Criterion, validation_thresholds
 from idiolect.plugins import Catalogue, kind_of
+
+__all__ = [
+    "BUILT_IN",
+    "BY_DEFAULT",
+    "CATALOGUE",
+    "COLUMNS",
+    "PARTS",
+    "Measures",
+    "Metric",
+    "all_named",
+    "evaluate",
+    "is_of_class",
+    "label_of",
+    "main_metric",
+    "mean_over_rows",
+    "measures_of",
+    "metric",
+    "row_metrics",
+    "rows_of",
+]
 
 Part = Literal["validation", "test"]
 PARTS: tuple[Part, ...] = get_args(Part)
+Threshold = float | Literal["validation"]  # binary: a probability, or chosen on validation rows
 COLUMNS = ("round", "client", "kind", "part", "metric", "value")
-
-# Predictions and rows of one client -> a tensor without axes. Rows of weight zero only pad. Can be vmapped.
-RowsToNumber = Callable[[Task, Tensor, Batch], Tensor]
-
-
-def every_task(task: Task) -> bool:
-    """Any task."""
-    return True
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A number that says how good the predictions of one client's rows are."""
-
-    name: str
-    function: RowsToNumber
-    higher_is_better: bool
-    applies_to: Callable[[Task], bool] = every_task
-    is_share: bool = False  # between 0 and 1
-
-    @property
-    def failure(self) -> float:
-        """The worst value: that of a client whose loss is not finite."""
-        if self.higher_is_better:
-            return 0.0 if self.is_share else -math.inf
-        return 1.0 if self.is_share else math.inf
-
-    def __call__(self, task: Task, predictions: Tensor, batch: Batch) -> Tensor:
-        """The number, float64."""
-        value = self.function(task, predictions, batch)
-        if not isinstance(value, Tensor) or value.ndim:
-            given = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-            raise UserError(f"the metric {self.name} must give a tensor without axes, not one of {given}")
-        return value.to(torch.float64)
-
-
-def metric(
-    *,
-    higher_is_better: bool,
-    name: str = "",
-    applies_to: Callable[[Task], bool] = every_task,
-    is_share: bool = False,
-) -> Callable[[RowsToNumber], Metric]:
-    """Declare a function as a metric, under its own name unless another one is given.
-
-    is_share: it is between 0 and 1, so that a client whose model has failed has the worse of these.
-    """
-    return lambda function: Metric(
-        name or function.__name__, function, higher_is_better, applies_to, is_share
-    )
-
-
-def mean_over_rows(values: Tensor, batch: Batch) -> Tensor:
-    """The mean over the client's own rows, float64; NaN if it has none."""
-    counts = (batch.weights > 0).to(torch.float64)
-    return (values.to(torch.float64) * counts).sum() / counts.sum()
-
-
-def _is_classification(task: Task) -> bool:
-    return task.is_classification
-
-
-def _is_binary(task: Task) -> bool:
-    return task.kind == "binary"
-
-
-def _is_regression(task: Task) -> bool:
-    return not task.is_classification
-
-
-@metric(higher_is_better=False)
-def loss(task: Task, predictions: Tensor, batch: Batch) -> Tensor:
-    """The task's mean loss."""
-    return mean_over_rows(task.row_losses(predictions, batch.targets), batch)
-
-
-@metric(higher_is_better=True, applies_to=_is_classification, is_share=True)
-def accuracy(task: Task, predictions: Tensor, batch: Batch) -> Tensor:
-    """The share of rows whose class is the predicted one."""
-    return mean_over_rows(task.decide(predictions) == batch.targets, batch)
-
-
-@metric(higher_is_better=True, applies_to=_is_binary, is_share=True)
-def balanced_accuracy(task: Task, predictions: Tensor, batch: Batch) -> Tensor:
-    """The mean recall over the classes that occur."""
-    hits = (task.decide(predictions) == batch.targets).to(torch.float64)
-    counts = (batch.weights > 0).to(torch.float64)
-    of_class = torch.stack([(batch.targets == c).to(torch.float64) * counts for c in (0, 1)])
-    sizes = of_class.sum(-1)
-    recalls = (of_class * hits).sum(-1) / sizes.clamp_min(1)
-    return recalls.sum() / (sizes > 0).sum()
-
-
-@metric(higher_is_better=False, applies_to=_is_regression)
-def rmse(task: Task, predictions: Tensor, batch: Batch) -> Tensor:
-    """The root of the mean squared error."""
-    return _mean_squared_error(predictions, batch).sqrt()
-
-
-@metric(higher_is_better=False, applies_to=_is_regression)
-def mae(task: Task, predictions: Tensor, batch: Batch) -> Tensor:
-    """The mean absolute error."""
-    errors = predictions.to(torch.float64) - batch.targets.to(torch.float64)
-    return mean_over_rows(errors.abs().mean(-1), batch)
-
-
-@metric(higher_is_better=True, applies_to=_is_regression)
-def r2(task: Task, predictions: Tensor, batch: Batch) -> Tensor:
-    """The share of the targets' variance that is predicted."""
-    targets, counts = batch.targets.to(torch.float64), (batch.weights > 0).to(torch.float64)
-    centre = (targets * counts[:, None]).sum(0) / counts.sum()
-    spread = mean_over_rows((targets - centre).square().mean(-1), batch)
-    return torch.where(spread > 0, 1 - _mean_squared_error(predictions, batch) / spread, torch.nan)
-
-
-def _mean_squared_error(predictions: Tensor, batch: Batch) -> Tensor:
-    errors = predictions.to(torch.float64) - batch.targets.to(torch.float64)
-    return mean_over_rows(errors.square().mean(-1), batch)
 
 
 def _flaw(found: Any) -> str | None:
@@ -169,15 +87,34 @@ def _flaw(found: Any) -> str | None:
     return None
 
 
-BUILT_IN: tuple[Metric, ...] = (loss, accuracy, balanced_accuracy, rmse, mae, r2)
+BUILT_IN: tuple[Metric, ...] = (
+    loss,
+    accuracy,
+    balanced_accuracy,
+    f1,
+    auc,
+    average_precision,
+    log_loss,
+    calibration_error,
+    rmse,
+    mae,
+    r2,
+)
+BY_DEFAULT: dict[TaskKind, tuple[Metric, ...]] = {
+    "binary": (loss, accuracy, balanced_accuracy, auc),
+    "multiclass": (loss, accuracy, balanced_accuracy),
+    "next-character": (loss, accuracy),
+    "regression": (loss, rmse, mae, r2),
+}
 CATALOGUE: Catalogue[Metric] = Catalogue(
     word="metric",
     several="metrics",
     group="idiolect.metrics",
-    own="your own as package.module:function",
+    own="your own as package.module:function, or recall:CLASS, precision:CLASS and f1:CLASS",
     flaw=_flaw,
     built_in={metric.name: metric for metric in BUILT_IN},
 )
+EACH = "each"  # in place of a class: all of them
 
 
 @dataclass(frozen=True)
@@ -186,32 +123,73 @@ class Measures:
 
     metrics: tuple[Metric, ...]
     main: Metric
+    reason: str = ""  # why the main one is not the usual one, if it is not
+    threshold: Threshold = 0.5
+    thresholds: Mapping[str, float] = field(default_factory=dict)  # by model kind, if they are known already
+
+
+def is_of_class(name: str) -> bool:
+    """Whether a name is that of a metric of one class, as `recall:yes`, rather than an import path."""
+    return name.partition(":")[0] in OF_CLASS and ":" in name
 
 
 def all_named(metrics: Sequence[str | Metric], main: str | None = None) -> tuple[str | Metric, ...]:
     """The metrics that settings name; with the main one, unless that is called by its own name."""
-    own_names = [_find(metric).name for metric in metrics]
+    own_names = [m if isinstance(m, str) and is_of_class(m) else _find(m).name for m in metrics]
     if main is None or main in own_names:
         return tuple(metrics)
-    CATALOGUE.find(main, "evaluation.metric")
+    if main.endswith(f":{EACH}") and is_of_class(main):
+        raise UserError(f"evaluation.metric={main} is not possible: models are judged by one class only")
+    if not is_of_class(main):
+        CATALOGUE.find(main, "evaluation.metric")
     return (*metrics, main)
 
 
-def measures_of(task: Task, metrics: Sequence[str | Metric] = (), main: str | None = None) -> Measures:
+def measures_of(
+    task: Task,
+    metrics: Sequence[str | Metric] = (),
+    main: str | None = None,
+    class_names: Sequence[str] = (),
+) -> Measures:
     """The task's own metrics and others; `main` replaces the metric that the task is judged by."""
-    known = {metric.name: metric for metric in BUILT_IN}
-    for metric in map(_find, all_named(metrics, main)):
-        if known.setdefault(metric.name, metric) != metric:
-            raise UserError(f"evaluation.metrics: two metrics are called {metric.name}; rename one of them")
-    fit = {name: metric for name, metric in known.items() if metric.applies_to(task)}
-    judging = known[main_metric(task)] if main is None else known.get(main) or CATALOGUE.find(main)
-    for metric in (*map(_find, metrics), judging):
-        if metric.name not in fit:
+    known = {metric.name: metric for metric in BY_DEFAULT[task.kind]}
+    named = list(_all_found(all_named(metrics, main), task, class_names))
+    for found in named:
+        if known.setdefault(found.name, found) != found:
+            raise UserError(f"evaluation.metrics: two metrics are called {found.name}; rename one of them")
+        if not found.applies_to(task):
+            fit = [m.name for m in dict.fromkeys((*BUILT_IN, *known.values())) if m.applies_to(task)]
             raise UserError(
-                f"evaluation: {metric.name} is no metric of a {task.kind} task, whose metrics are "
+                f"evaluation: {found.name} is no metric of a {task.kind} task, whose metrics are "
                 f"{', '.join(fit)}"
             )
-    return Measures(tuple(fit.values()), judging)
+    main = main_metric(task) if main is None else main
+    return Measures(tuple(known.values()), known.get(main) or CATALOGUE.find(main))
+
+
+def _all_found(named: Sequence[str | Metric], task: Task, class_names: Sequence[str]) -> Iterator[Metric]:
+    for each in named:
+        if isinstance(each, str) and is_of_class(each):
+            yield from _of_classes(each, task, class_names)
+        else:
+            yield _find(each)
+
+
+def _of_classes(name: str, task: Task, class_names: Sequence[str]) -> list[Metric]:
+    """The metric of the one class that a name has after its colon, or those of each."""
+    word, _, wanted = name.partition(":")
+    names = list(class_names) or [str(number) for number in range(task.classes)]
+    if not names:
+        raise UserError(f"evaluation: {name} is no metric of a {task.kind} task, which has no classes")
+    if wanted == EACH:
+        return [of_class(word, known, number) for number, known in enumerate(names)]
+    if wanted not in names:
+        shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+        raise UserError(
+            f"evaluation: {name} names no class{did_you_mean(wanted, names)}; the classes are {shown}, "
+            f"and {word}:{EACH} is all of them"
+        )
+    return [of_class(word, wanted, names.index(wanted))]
 
 
 def _find(metric: str | Metric) -> Metric:
@@ -219,7 +197,7 @@ def _find(metric: str | Metric) -> Metric:
 
 
 def main_metric(task: Task) -> str:
-    """The metric that a task is judged by unless another one is chosen."""
+    """The metric that a task is judged by unless another one is chosen or fits the data better."""
     return "accuracy" if task.is_classification else "rmse"
 
 
@@ -229,20 +207,24 @@ def rows_of(federation: Federation, part: Part) -> Rows:
 
 
 def row_metrics(
-    task: Task, predictions: Tensor, batch: Batch, metrics: Sequence[Metric] = BUILT_IN
+    task: Task, predictions: Tensor, batch: Batch, metrics: Sequence[Metric] | None = None
 ) -> dict[str, Tensor]:
-    """Those metrics of one client's rows that the task has, float64. Can be vmapped."""
+    """Metrics of one client's rows, by default those of the task, float64. Can be vmapped."""
     failed = has_failed(task, predictions, batch)
-    return {
-        m.name: torch.where(failed, m.failure, m(task, predictions, batch))
-        for m in metrics
-        if m.applies_to(task)
-    }
+    metrics = BY_DEFAULT[task.kind] if metrics is None else metrics
+    return {m.name: torch.where(failed, m.failure, m(task, predictions, batch)) for m in metrics}
 
 
 def has_failed(task: Task, predictions: Tensor, batch: Batch) -> Tensor:
     """Whether a client has rows, and a loss on them that is not finite. Can be vmapped."""
     return (batch.weights > 0).any() & ~loss(task, predictions, batch).isfinite()
+
+
+def label_of(name: str, task: Task) -> str:
+    """How a metric is called for people: a loss says what it is of."""
+    if name == "loss" and not task.is_classification and task.unit != 1:
+        return "loss (standardised target)"
+    return "loss (with class weights)" if name == "loss" and task.class_weights else name
 
 
 class Surveyed(Protocol):
@@ -270,26 +252,56 @@ def evaluate(simulation: Surveyed, measures: Measures | None = None) -> pd.DataF
 
     A part of the data in which no client has a row is left out. Without `measures`: the task's own metrics.
     """
-    metrics = BUILT_IN if measures is None else measures.metrics
+    federation = simulation.federation
+    measures = measures_of(federation.task) if measures is None else measures
+    thresholds = _thresholds(simulation, measures)
     tables = []
     for part in PARTS:
-        rows = rows_of(simulation.federation, part)
+        rows = rows_of(federation, part)
         if len(rows.index):
-            tables.append(_evaluate_part(simulation, part, rows, metrics))
+            tables.append(_evaluate_part(simulation, part, rows, measures.metrics, thresholds))
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(COLUMNS))
 
 
-def _evaluate_part(simulation: Surveyed, part: Part, rows: Rows, metrics: Sequence[Metric]) -> pd.DataFrame:
-    task, names = simulation.federation.task, simulation.federation.names
+def _thresholds(simulation: Surveyed, measures: Measures) -> Mapping[str, float]:
+    """The threshold of each model kind; none where it is one half."""
+    validation = simulation.federation.validation
+    if measures.thresholds or measures.threshold == 0.5:
+        return measures.thresholds
+    if measures.threshold != "validation":
+        return dict.fromkeys(simulation.method.kinds, measures.threshold)
+    if not len(validation.index):
+        raise UserError("evaluation.threshold=validation is not possible: no client has validation rows")
+    criterion: Criterion = next((c for c in CRITERIA if c == measures.main.name), "balanced_accuracy")
+    return validation_thresholds(simulation, validation, criterion)
+
+
+def _evaluate_part(
+    simulation: Surveyed,
+    part: Part,
+    rows: Rows,
+    metrics: Sequence[Metric],
+    thresholds: Mapping[str, float],
+) -> pd.DataFrame:
+    federation = simulation.federation
+    names = federation.names
+    tasks = {kind: replace(federation.task, threshold=t) for kind, t in thresholds.items()}
 
     def look(client: ClientState, brief: Message, site: Site) -> dict[str, dict[str, Tensor]]:
         predictors, rows = simulation.method.predictors(client, brief), site.all_rows
         return {
-            kind: row_metrics(task, site.objective.predict(predictor, rows.inputs), rows, metrics)
+            kind: row_metrics(
+                tasks.get(kind, federation.task),
+                site.objective.predict(predictor, rows.inputs),
+                rows,
+                metrics,
+            )
             for kind, predictor in predictors.items()
         }
 
     by_kind = simulation.survey(look, rows)
+    for kind, threshold in thresholds.items():
+        by_kind[kind]["threshold"] = torch.full((len(names),), threshold, dtype=torch.float64)
     return pd.concat(
         [
             pd.DataFrame(

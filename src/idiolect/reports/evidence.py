@@ -25,6 +25,8 @@ class Evidence:
     clients: pd.DataFrame  # a row for each client, a column for each model; means over seeds
     traffic: pd.DataFrame  # method, direction, part, megabytes of a whole run; means over seeds
     metric: str
+    metric_label: str  # how it is called for people
+    metric_reason: str  # why it is not the usual one, if it is not
     higher_is_better: bool
     part: str
     judged_by: dict[str, str]  # method -> model kind
@@ -67,6 +69,8 @@ def gather(folders: Sequence[Path]) -> Evidence:
         client_values(runs),
         _traffic(runs),
         metric,
+        summaries[0]["metric_label"],
+        summaries[0]["metric_reason"],
         summaries[0]["higher_is_better"],
         summaries[0]["part"],
         judged_by,

@@ -38,7 +38,7 @@ def clients_compared(evidence: Evidence) -> Any:
     named = len(table) <= MOST_CLIENTS_NAMED
     axes.set_yticks(places if named else [], [str(c) for c in table.index] if named else [])
     axes.set_ylabel("" if named else f"{len(table)} clients, sorted by {models[0]}")
-    axes.set_xlabel(f"{evidence.part} {evidence.metric}")
+    axes.set_xlabel(f"{evidence.part} {evidence.metric_label}")
     _finish(figure, axes)
     return figure
 
@@ -49,7 +49,7 @@ def _curves(evidence: Evidence, column: str, label: str) -> Any:
         style = _style(number)
         axes.plot(curve[column], curve["value"], label=model, markevery=0.12, markersize=4, **style)
     axes.set_xlabel(label)
-    axes.set_ylabel(f"mean {evidence.part} {evidence.metric}")
+    axes.set_ylabel(f"mean {evidence.part} {evidence.metric_label}")
     _finish(figure, axes)
     return figure
 

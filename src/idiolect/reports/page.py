@@ -116,7 +116,7 @@ def _answer(evidence: Evidence) -> str:
     among = f" among the {len(sound)} rows that neither diverged nor are untrained"
     sentence = (
         f"Best on average{among if len(sound) < len(table) else ''}: {model_name(best.method, best.kind)}, "
-        f"mean {evidence.part} {evidence.metric} {show_value(best['mean'], evidence.metric)}, "
+        f"mean {evidence.part} {evidence.metric_label} {show_value(best['mean'], evidence.metric)}, "
         f"worst client {show_value(best.worst, evidence.metric)}."
     )
     if not pd.isna(best.gain_over_alone):

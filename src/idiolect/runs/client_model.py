@@ -7,8 +7,9 @@ EXPORT/model-card.md        the card, for people
 
 import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,9 @@ FORMAT = "idiolect-model-1"
 class ClientModels:
     """Every client's models, in the state in which a simulation stands."""
 
-    def __init__(self, simulation: Simulation) -> None:
+    def __init__(self, simulation: Simulation, thresholds: Mapping[str, float] | None = None) -> None:
         self.simulation = simulation
+        self.thresholds = thresholds or {}  # by model kind, where they are not one half
 
     def model(self, client: str, kind: str | None = None) -> nn.Module:
         """A client's model as a module of its own; by default the kind that the method is judged by."""
@@ -70,7 +72,18 @@ class ClientModels:
 
     def _personal(self, client: str, kind: str | None) -> PersonalModel:
         with self.reported(kind) as simulation:
-            return personal_model(simulation, client, kind)[1]
+            return personal_model(simulation, client, kind, self.thresholds)[1]
+
+
+def thresholds_of(summary: Mapping[str, Any]) -> dict[str, float]:
+    """The thresholds that a run reports, by model kind; none where they are one half."""
+    kinds: Mapping[str, Mapping[str, float]] = summary["kinds"]
+    return {kind: numbers["threshold"] for kind, numbers in kinds.items() if "threshold" in numbers}
+
+
+def deciding_task(task: Task, kind: str, thresholds: Mapping[str, float]) -> Task:
+    """The task with the threshold that a kind of models decides with."""
+    return replace(task, threshold=thresholds.get(kind, task.threshold))
 
 
 def client_number(client: str, names: tuple[str, ...]) -> int:
@@ -102,19 +115,24 @@ def chosen_predictor(simulation: Simulation, client: str | None, kind: str | Non
 
 
 def personal_model(
-    simulation: Simulation, client: str | None, kind: str | None = None
+    simulation: Simulation,
+    client: str | None,
+    kind: str | None = None,
+    thresholds: Mapping[str, float] | None = None,
 ) -> tuple[str, PersonalModel]:
     """A client's model with what is needed to use it; and its kind."""
     kind, predictor = chosen_predictor(simulation, client, kind)
     whose = "everybody" if client is None else f"client {client!r}"
     module = as_module(predictor, simulation.engine.setting.objective.module, whose)
     federation = simulation.federation
-    return kind, PersonalModel(module, federation.task, federation.class_names, federation.preprocessing)
+    task = deciding_task(federation.task, kind, thresholds or {})
+    return kind, PersonalModel(module, task, federation.class_names, federation.preprocessing)
 
 
 def export_model(run: RunFolder, client: str | None, target: Path, kind: str | None = None) -> Path:
     """Write the model of one client, in the state that the run reports, to a new folder."""
-    return export_client(reported_simulation(run, kind), run.config, client, target, kind, run)
+    thresholds = thresholds_of(run.summary())
+    return export_client(reported_simulation(run, kind), run.config, client, target, kind, run, thresholds)
 
 
 def export_client(
@@ -124,6 +142,7 @@ def export_client(
     target: Path,
     kind: str | None = None,
     run: RunFolder | None = None,
+    thresholds: Mapping[str, float] | None = None,
 ) -> Path:
     """Write the model that one client has now to a new folder.
 
@@ -132,7 +151,7 @@ def export_client(
     if target.exists():
         raise UserError(f"out={str(target)!r} exists already; choose another name")
     federation = simulation.federation
-    kind, model = personal_model(simulation, client, kind)
+    kind, model = personal_model(simulation, client, kind, thresholds)
     row = federation.inputs[:1]
     card = card_of(simulation, config, client, kind, model, run)
     content = {
@@ -147,7 +166,7 @@ def export_client(
         "input_shape": list(row.shape[1:]),
         # Characters are codes: the model's table of embeddings has a row for each.
         "codes": None if row.is_floating_point() else int(federation.inputs.max()) + 1,
-        "task": {"kind": federation.task.kind, "outputs": federation.task.outputs},
+        "task": model.task.plain(),
         "class_names": list(federation.class_names),
         "preprocessing": json.loads(federation.preprocessing.to_json()) if federation.preprocessing else None,
         "card": card.plain(),
@@ -167,7 +186,7 @@ def load_model(path: str | Path) -> PersonalModel:
     card = read_json(folder / "model.json")
     if not isinstance(card, dict) or card.get("format") != FORMAT:
         raise UserError(f"{str(path)!r} is not an exported model of the format {FORMAT}")
-    task = Task(**card["task"])
+    task = Task.from_plain(card["task"])
     options = dict(card["model"])
     module = build_model(options.pop("name"), _stand_in(card, task), **options)
     if card["members"]:

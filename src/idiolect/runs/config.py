@@ -13,12 +13,12 @@ from pydantic.dataclasses import dataclass
 from idiolect.codecs.choice import CodecConfig
 from idiolect.core.hyper import STRICT
 from idiolect.core.method import Method
-from idiolect.core.task import Task
 from idiolect.data.catalogue import CATALOGUE as DATA
 from idiolect.data.catalogue import is_name
 from idiolect.data.federation import Federation
 from idiolect.engines.assembly import ENGINES, HereEngine, RayEngineChoice
 from idiolect.errors import UserError
+from idiolect.evaluation.judge import default_metric
 from idiolect.evaluation.metrics import Measures, Metric, all_named, measures_of
 from idiolect.evaluation.summary import Choice
 from idiolect.methods.catalogue import CATALOGUE as METHODS
@@ -45,10 +45,13 @@ class EvaluationSettings:
     every: WholeNumber = Field(default=5, ge=1, description="rounds from one evaluation to the next")
     choose: Choice = Field(default="validation", description="the reported round: best validation, or last")
     metrics: tuple[str | InstanceOf[Metric], ...] = Field(
-        default=(), description="further metrics, as package.module:function or of installed packages"
+        default=(), description="further metrics: auc, f1, recall:CLASS, ..., or package.module:function"
     )
     metric: str | None = Field(
-        default=None, description="what rounds are chosen and models reported by; None: accuracy or rmse"
+        default=None, description="what rounds are chosen and models reported by; None: what suits the data"
+    )
+    threshold: Annotated[float, Field(gt=0, lt=1)] | Literal["validation"] = Field(
+        default=0.5, description="from which probability on it is the second of two classes, or validation"
     )
     patience: Annotated[WholeNumber, Field(ge=0)] | None = Field(
         default=None,
@@ -56,9 +59,17 @@ class EvaluationSettings:
         "None: 100 where `rounds` is left open",
     )
 
-    def measures(self, task: Task) -> Measures:
+    def measures(self, federation: Federation) -> Measures:
         """What is computed of every client's rows."""
-        return measures_of(task, self.metrics, self.metric)
+        task = federation.task
+        if self.threshold != 0.5 and task.kind != "binary":
+            raise UserError(
+                f"evaluation.threshold={self.threshold} is not possible: a {task.kind} task has none, "
+                "which is between two classes"
+            )
+        metric, reason = (self.metric, "") if self.metric is not None else default_metric(federation)
+        measures = measures_of(task, self.metrics, metric, federation.class_names)
+        return replace(measures, reason=reason, threshold=self.threshold)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -265,7 +276,9 @@ def _with_sections(settings: Settings) -> Settings:
 def _listed(section: Mapping[str, Any], setting: str) -> Settings:
     """A section with a setting as a list, which may also have been given as a,b."""
     given = section.get(setting)
-    return {**section, setting: given.split(",")} if isinstance(given, str) else dict(section)
+    if not isinstance(given, str):
+        return dict(section)
+    return {**section, setting: [part.strip() for part in given.split(",")]}
 
 
 def _checked_method(section: Section) -> Section:

@@ -171,7 +171,8 @@ class RunFolder:
                 f"the run {str(self.path)!r} is not finished: continue it with `{self.continuation}`"
             )
         summary: dict[str, Any] = read_json(self.path / "summary.json")
-        return as_computed(summary)
+        told = {"metric_label": summary["metric"], "metric_reason": ""}  # older runs do not say
+        return as_computed(told | summary)
 
     def client_values(self) -> pd.DataFrame:
         """The reported values: a row for each client, a column for each model kind."""

@@ -42,7 +42,7 @@ def start_or_continue(config: RunConfig, watch: Watch = nobody) -> RunFolder:
 
 def check(config: RunConfig, federation: Federation) -> Simulation:
     """What is to be played; what is wrong with the settings is said before a folder is made."""
-    config.evaluation.measures(federation.task)
+    config.evaluation.measures(federation)
     return build_simulation(config, federation)
 
 
@@ -111,7 +111,7 @@ def play(folder: RunFolder, training: Training, watchers: Sequence[Watcher] = ()
     config = folder.config
     assert config.threads is not None, "decided when the folder was made"
     torch.set_num_threads(config.threads)
-    measures = config.evaluation.measures(training.federation.task)
+    measures = config.evaluation.measures(training.federation)
     folder.log(f"{'started' if training.round == 0 else 'continued'} at round {training.round}")
     trackers = open_trackers(config.trackers, folder.path, training.round)
     try:
@@ -125,7 +125,7 @@ def play(folder: RunFolder, training: Training, watchers: Sequence[Watcher] = ()
         folder.clients(),
         folder.rounds(),
         training.federation.task,
-        measures.main,
+        measures,
         training.method,
         config.evaluation.choose,
         broke_off,

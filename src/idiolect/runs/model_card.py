@@ -231,9 +231,9 @@ def _measured(simulation: Simulation, config: RunConfig, place: int, model: Pers
         weights = torch.full((len(rows),), 1 / len(rows), dtype=model.dtype)
         batch = Batch(federation.inputs[rows], federation.targets[rows], weights)
         outputs = model.outputs(batch.inputs)
-        for metric in config.evaluation.measures(federation.task).metrics:
-            value = float(metric(federation.task, outputs, batch))
-            interval = interval_of(metric, federation.task, outputs, batch)
+        for metric in config.evaluation.measures(federation).metrics:
+            value = float(metric(model.task, outputs, batch))
+            interval = interval_of(metric, model.task, outputs, batch)
             found.append(Measured(part, metric.name, value, interval, len(rows)))
     return found
 

@@ -5,6 +5,7 @@ the nearest group, learn whom to learn from. The server's state does not change.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -15,7 +16,7 @@ from idiolect.data.splits import DEFAULT_FRACTIONS
 from idiolect.data.tables import read_table
 from idiolect.errors import UserError, did_you_mean
 from idiolect.evaluation.metrics import Measures, evaluate
-from idiolect.runs.client_model import ClientModels, export_client
+from idiolect.runs.client_model import ClientModels, export_client, thresholds_of
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.lifecycle import reported_simulation
 from idiolect.runs.settings import Settings
@@ -29,7 +30,7 @@ class Newcomers(ClientModels):
     """Models for clients that were not there in training, and how good they are."""
 
     def __init__(self, simulation: Simulation, measures: Measures, folder: Path | None) -> None:
-        super().__init__(simulation)
+        super().__init__(simulation, measures.thresholds)
         self.metrics = evaluate(simulation, measures)
         self.folder = folder  # a model for each client in it; None: nothing was saved
 
@@ -55,10 +56,12 @@ def personalize(run: RunFolder, settings: Settings) -> Newcomers:
     )
     simulation = train_newcomers(trained, federation, settings.get("steps"))
     folder = Path(settings["out"]) if settings.get("out") else None
+    thresholds = thresholds_of(run.summary())  # a few newcomers' own would be noise
     if folder is not None:
         for name in federation.names:
-            export_client(simulation, config, name, folder / name)
-    return Newcomers(simulation, config.evaluation.measures(federation.task), folder)
+            export_client(simulation, config, name, folder / name, thresholds=thresholds)
+    measures = replace(config.evaluation.measures(federation), thresholds=thresholds)
+    return Newcomers(simulation, measures, folder)
 
 
 def train_newcomers(trained: Simulation, federation: Federation, steps: int | None) -> Simulation:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from idiolect.data.preprocessing import Column, Preprocessing
 from idiolect.errors import UserError
-from idiolect.runs.client_model import personal_model
+from idiolect.runs.client_model import personal_model, thresholds_of
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.lifecycle import reported_simulation
 from idiolect.runs.model_card import ModelCard, card_of
@@ -40,7 +40,7 @@ def export_program(run: RunFolder, client: str | None, target: Path, kind: str |
     """Write the model of one client, in the state that the run reports, to a new file."""
     check_target(target)
     simulation = reported_simulation(run, kind)
-    kind, model = personal_model(simulation, client, kind)
+    kind, model = personal_model(simulation, client, kind, thresholds_of(run.summary()))
     card = card_of(simulation, run.config, client, kind, model, run)
     return write_program(model, simulation.federation.inputs[0], card, target)
 

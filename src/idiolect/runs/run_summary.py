@@ -9,7 +9,7 @@ import pandas as pd
 from idiolect.core.method import Method
 from idiolect.core.task import Task
 from idiolect.evaluation.convergence import diverged_clients, failed_clients, still_improving
-from idiolect.evaluation.metrics import Metric
+from idiolect.evaluation.metrics import Measures, label_of
 from idiolect.evaluation.summary import (
     Choice,
     reported_part,
@@ -28,13 +28,13 @@ def summarise_run(
     clients: pd.DataFrame,
     rounds: pd.DataFrame,
     task: Task,
-    metric: Metric,
+    measures: Measures,
     method: Method,
     choice: Choice,
     broke_off: str | None = None,
 ) -> dict[str, Any]:
     """The reported numbers of each model kind, and who failed; `broke_off` says why rounds are missing."""
-    part = reported_part(metrics)
+    part, metric = reported_part(metrics), measures.main
     by_kind = {}
     for kind in method.kinds:
         # Silos may tell nothing of their models.
@@ -50,9 +50,13 @@ def summarise_run(
             "failed": failed_clients(metrics, kind, chosen),
             "diverged": diverged,
         }
+        if len(thresholds := reported_values(metrics, kind, "threshold", chosen)):
+            by_kind[kind]["threshold"] = float(thresholds.iloc[0])  # the same for all clients
     return {
         "task": task.kind,
         "metric": metric.name,
+        "metric_label": label_of(metric.name, task),
+        "metric_reason": measures.reason,
         "higher_is_better": metric.higher_is_better,
         "part": part,
         "chosen_by": choice,

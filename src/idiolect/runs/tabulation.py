@@ -42,7 +42,10 @@ def tabulate(runs: Sequence[RunFolder]) -> pd.DataFrame:
     refuse_namesakes([run.config.method["name"] for run in runs])
     metrics = list(dict.fromkeys(run.summary()["metric"] for run in runs))
     if len(metrics) > 1:
-        raise UserError(f"the runs are reported by different metrics: {' and '.join(metrics)}")
+        raise UserError(
+            f"the runs are reported by different metrics: {' and '.join(metrics)}; "
+            f"choose one with evaluation.metric={metrics[0]}"
+        )
     by_seed: dict[int, list[RunFolder]] = {}
     for run in runs:
         by_seed.setdefault(run.config.seed, []).append(run)

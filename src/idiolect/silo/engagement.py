@@ -43,7 +43,7 @@ class Engagement:
         _admit_model(config, federation, limits)
         self.setting = build_setting(config, federation)
         self.engine = Sequential(self.setting)
-        self.measures = config.evaluation.measures(schema.task)
+        self.measures = config.evaluation.measures(federation)
 
     @property
     def rows(self) -> dict[str, int]:

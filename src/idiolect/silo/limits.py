@@ -6,6 +6,7 @@ of an entry point. Of what a message may consist of follows from it: see `wire.p
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import filterfalse
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import nn
 from idiolect.codecs.registry import CATALOGUE as CODECS
 from idiolect.errors import UserError
 from idiolect.evaluation.metrics import CATALOGUE as METRICS
+from idiolect.evaluation.metrics import is_of_class
 from idiolect.methods.catalogue import CATALOGUE as METHODS
 from idiolect.models import CATALOGUE as MODELS
 from idiolect.plugins import Catalogue, chosen
@@ -47,7 +49,7 @@ class Limits:
         _admit_code(METHODS, [method], self.own_methods)
         _admit_code(MODELS, [config["model"]["name"]], self.own_models)
         _admit_code(CODECS, codec_names(config["codec"]), self.own_codecs)
-        _admit_code(METRICS, config["evaluation"]["metrics"], self.own_metrics)
+        _admit_code(METRICS, filterfalse(is_of_class, config["evaluation"]["metrics"]), self.own_metrics)
         if rounds > self.rounds:
             raise UserError(f"rounds={rounds} is more than the {self.rounds} that are admitted here")
 

@@ -6,6 +6,7 @@ the configuration names the target only, it is a `Search`, and the silos' summar
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from idiolect.core.task import Task
+from idiolect.data.class_weights import BALANCED, ClassWeights, weights_by_name
 from idiolect.data.federation import Federation, Rows
 from idiolect.data.preprocessing import Column, Missing, Preprocessing, as_numbers, as_text
 from idiolect.data.splits import DEFAULT_FRACTIONS, Fractions, Split, check_fractions, split_clients
@@ -25,8 +27,17 @@ from idiolect.data.targets import TaskChoice
 from idiolect.engines.local_view import PartialRows
 from idiolect.errors import UserError
 
-_GIVEN = ("columns", "target", "classes", "target_mean", "target_scale", "missing", "fractions")
-_SEARCHED = ("target", "task", "classes", "categories", "missing", "fractions")
+_GIVEN = (
+    "columns",
+    "target",
+    "classes",
+    "class_weights",
+    "target_mean",
+    "target_scale",
+    "missing",
+    "fractions",
+)
+_SEARCHED = ("target", "task", "classes", "class_weights", "categories", "missing", "fractions")
 
 
 @dataclass(frozen=True)
@@ -40,6 +51,7 @@ class Search:
     missing: Missing = "refuse"
     fractions: Fractions = DEFAULT_FRACTIONS
     split_seed: int = 0
+    class_weights: ClassWeights | None = None
 
     def plain(self) -> dict[str, Any]:
         """As plain data."""
@@ -60,23 +72,33 @@ class Schema:
     preprocessing: Preprocessing
     fractions: Fractions = DEFAULT_FRACTIONS
     split_seed: int = 0
+    class_weights: tuple[float, ...] = ()  # of the training loss; empty: all one
 
     @property
     def task(self) -> Task:
         """What is predicted."""
-        return self.preprocessing.task
+        return dataclasses.replace(self.preprocessing.task, class_weights=self.class_weights)
 
     def plain(self) -> dict[str, Any]:
         """As plain data."""
         rows = json.loads(self.preprocessing.to_json())
-        return {"rows": rows, "fractions": list(self.fractions), "split_seed": self.split_seed}
+        return {
+            "rows": rows,
+            "fractions": list(self.fractions),
+            "split_seed": self.split_seed,
+            "class_weights": list(self.class_weights),
+        }
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "Schema":
         """The inverse of `plain`."""
         first, second, third = plain["fractions"]
         rows = Preprocessing.from_json(json.dumps(plain["rows"]))
-        return cls(rows, (float(first), float(second), float(third)), int(plain["split_seed"]))
+        fractions = (float(first), float(second), float(third))
+        weights = tuple(float(weight) for weight in plain.get("class_weights", ()))
+        if weights and (len(weights) != len(rows.class_names) or not all(0 < w < math.inf for w in weights)):
+            raise UserError(f"class_weights={list(weights)} do not fit the agreed classes")
+        return cls(rows, fractions, int(plain["split_seed"]), weights)
 
     def read(self, table: pd.DataFrame, name: str, number: int, clients: int) -> Federation:
         """One silo's table as a federation in which only that silo has rows."""
@@ -156,6 +178,11 @@ def read_schema(section: Any, folder: Path, split_seed: int) -> Schema | Search:
     if odd := sorted(str(key) for key in section.keys() - set(known)):
         raise UserError(f"schema.{odd[0]} is not a setting; the settings there are {', '.join(known)}")
     classes = tuple(str(name) for name in _entries(section, "classes"))
+    if section.get("class_weights") == BALANCED:
+        raise UserError(
+            "schema.class_weights=balanced is not possible: silos do not tell how often each class occurs; "
+            "give the weights, as {no: 1, yes: 5}"
+        )
     missing = _choice(section, "missing", get_args(Missing))
     fractions = tuple(_entries(section, "fractions") or DEFAULT_FRACTIONS)
     check_fractions(fractions)
@@ -168,6 +195,7 @@ def read_schema(section: Any, folder: Path, split_seed: int) -> Schema | Search:
             missing,
             fractions,
             split_seed,
+            section.get("class_weights"),
         )
     rows = Preprocessing(
         tuple(_column(str(name), options or {}) for name, options in section["columns"].items()),
@@ -177,7 +205,16 @@ def read_schema(section: Any, folder: Path, split_seed: int) -> Schema | Search:
         target_mean=float(section.get("target_mean", 0.0)),
         target_scale=float(section.get("target_scale", 1.0)),
     )
-    return Schema(rows, fractions, split_seed)
+    return Schema(rows, fractions, split_seed, agreed_weights(section.get("class_weights"), classes))
+
+
+def agreed_weights(chosen: ClassWeights | None, classes: Sequence[str]) -> tuple[float, ...]:
+    """The weights of classes that a schema's section asks for."""
+    if chosen is None:
+        return ()
+    if not classes:
+        raise UserError(f"schema.class_weights={chosen} is not possible: a regression has no classes")
+    return weights_by_name(chosen, classes)
 
 
 def _entries(section: Mapping[str, Any], key: str) -> Sequence[Any]:

@@ -7,7 +7,7 @@ from idiolect.data.preprocessing import ColumnKind, ColumnSummary, Preprocessing
 from idiolect.data.targets import MOST_WHOLE_CLASSES
 from idiolect.errors import UserError
 from idiolect.silo.requests import Link, Request, ask_all
-from idiolect.silo.schema import Schema, Search
+from idiolect.silo.schema import Schema, Search, agreed_weights
 from idiolect.silo.served_run import ServedRun
 from idiolect.silo.table_summary import TableSummary
 
@@ -50,7 +50,8 @@ def find_schema(search: Search, summaries: Summaries) -> Schema:
         raise UserError(f"the silos' tables have no columns besides the target {search.target!r}")
     classes, mean, scale = _join_targets(search, [table.target for table in tables])
     rows = Preprocessing(columns, search.missing, classes, search.target, mean, scale)
-    return Schema(rows, search.fractions, search.split_seed)
+    weights = agreed_weights(search.class_weights, classes)
+    return Schema(rows, search.fractions, search.split_seed, weights)
 
 
 def _read(name: str, header: Mapping[str, object]) -> TableSummary:

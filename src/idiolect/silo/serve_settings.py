@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from idiolect.errors import UserError
-from idiolect.evaluation.metrics import all_named
+from idiolect.evaluation.metrics import all_named, measures_of
 from idiolect.runs.config import AT_SILOS, RunConfig, resolve
 from idiolect.runs.settings import Settings, merge
 from idiolect.silo.requests import Patience
@@ -44,7 +44,8 @@ class ServeSettings:
     @property
     def main_metric(self) -> str:
         """The metric that models are shown by."""
-        return self.config.evaluation.measures(self.agreed_schema.task).main.name
+        evaluation, rows = self.config.evaluation, self.agreed_schema.preprocessing
+        return measures_of(rows.task, evaluation.metrics, evaluation.metric, rows.class_names).main.name
 
     def minimum(self, asked: int) -> int:
         """How many usable replies an exchange needs."""
@@ -79,6 +80,11 @@ def serve_settings(settings: Mapping[str, Any], folder: Path) -> ServeSettings:
             "schema is missing: columns, target and classes, or the target only, or the path of a JSON file"
         )
     config = resolve(merge(_FIXED, rest))
+    if config.evaluation.threshold != 0.5:
+        raise UserError(
+            f"evaluation.threshold={config.evaluation.threshold} is not a setting of `idiolect serve`: it is "
+            "chosen on the validation rows of all clients, and silos show nobody theirs"
+        )
     minimum = own.get("minimum_replies")
     if minimum is not None and not (isinstance(minimum, int) and 1 <= minimum <= len(silos)):
         raise UserError(f"minimum_replies={minimum} is not possible: it must be from 1 to {len(silos)}")
