@@ -85,8 +85,7 @@ def test_recorded_steps_and_single_clients_agree(classes: int) -> None:
     for engine in ("vectorised", "sequential"):
         method, model = FedAvg(local_steps=5, learning_rate=0.2), Linear(4, data.task.outputs)
         simulation = Simulation(method, model, data, dtype=torch.float64, engine=engine, batch_size=7)
-        with torch.no_grad():
-            tables.append(simulation.play(4).evaluate()["value"].to_numpy())
+        tables.append(simulation.play(4).evaluate()["value"].to_numpy())
     np.testing.assert_allclose(tables[0], tables[1], rtol=1e-9, atol=1e-12)
 
 
