@@ -24,7 +24,7 @@ from torch import nn
 
 from idiolect.core.method import Method
 from idiolect.data.federation import Federation
-from idiolect.data.tables import read_table
+from idiolect.data.reading import Reading, read_table
 from idiolect.errors import UserError
 from idiolect.methods.catalogue import find_method
 from idiolect.reports import can_write_reports, write_report
@@ -176,6 +176,9 @@ def predict(
     state: FolderPath | None = None,
     kind: str | None = None,
     out: FolderPath | None = None,
+    separator: str = "auto",
+    decimal: str = "auto",
+    encoding: str = "auto",
 ) -> "pd.Series[Any]":
     """Predict the rows of a table: with an exported model, or at a silo with its own.
 
@@ -183,6 +186,7 @@ def predict(
     table: a CSV or Parquet file with the features, or a data frame.
     state: at a silo, its state folder; in place of `model`. `kind` goes with it.
     out: a CSV file to write.
+    separator, decimal, encoding: how the file is written, where that is not to be recognised.
     """
     if (model is None) == (state is None):
         raise UserError(
@@ -198,7 +202,10 @@ def predict(
         chosen = personal_model(Path(state), kind)
     else:
         chosen = model if isinstance(model, PersonalModel) else load_model(str(model))
-    predictions = chosen.predict(table if isinstance(table, pd.DataFrame) else read_table(table))
+    rows = chosen.preprocessing
+    missing_values = Reading.missing_values if rows is None else rows.missing_values
+    reading = Reading(separator, decimal, encoding, missing_values, asked_as="--")
+    predictions = chosen.predict(table if isinstance(table, pd.DataFrame) else read_table(table, reading))
     if out is not None:
         write_bytes(Path(out), predictions.to_csv(index=False).encode())
     return predictions

@@ -105,14 +105,17 @@ RUN = [
     ("method=fedavg data=good.csv data.client=hospitl data.target=outcome", "'hospitl'", "hospital"),
     ("method=fedavg data=good.csv data.client=hospital data.target=outcom", "'outcom'", "outcome"),
     ("method=fedavg data=good.csv data.client=hospital data.target=outcome data.task=both", "task='both'"),
-    ("method=fedavg data=empty.csv data.client=hospital data.target=outcome", "empty.csv' is empty"),
+    (
+        "method=fedavg data=empty.csv data.client=hospital data.target=outcome",
+        "empty.csv' cannot be read: it is empty",
+    ),
     ("method=fedavg data=header.csv data.client=hospital data.target=outcome", "header.csv' has no rows"),
     ("method=fedavg data=garbage.parquet data.client=c data.target=t", "garbage.parquet' cannot be read"),
     ("method=fedavg data=garbage.csv data.client=c data.target=t", "garbage.csv' cannot be read"),
     ("method=fedavg data=missing-values.csv data.client=hospital data.target=outcome", "1 missing", "impute"),
     (
         "method=fedavg data=infinite.csv data.client=hospital data.target=outcome",
-        "'age' is infinite in row 2",
+        "'age' is infinite in line 3",
     ),
     ("method=fedavg data=one-class.csv data.client=hospital data.target=outcome", "only one class, 'no'"),
     (
@@ -137,7 +140,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Users' files, good and bad."""
     monkeypatch.chdir(tmp_path)
     good = pd.DataFrame(
-        {"hospital": ["a", "b"] * 10, "age": range(20), "outcome": ["yes", "no", "no", "yes"] * 5}
+        {
+            "hospital": ["a", "b"] * 10,
+            "age": [7 * i % 31 for i in range(20)],
+            "outcome": ["yes", "no", "no", "yes"] * 5,
+        }
     )
     good.to_csv("good.csv", index=False)
     Path("empty.csv").write_text("")

@@ -200,7 +200,8 @@ def test_a_summary_tells_sums_and_names_only() -> None:
     assert told["columns"][3]["counts"] == {"a": 0, "b": 0}
     assert told["target"]["counts"] == {"better": 0, "same": 0, "worse": 0}
     for column in told["columns"][:3]:
-        assert set(column) == {"name", "kind", "moments", "counts"}
+        assert set(column) == {"name", "kind", "moments", "counts", "has_missing"}
+        assert not column["has_missing"]  # told only where missing values are indicated
         assert set(column["moments"]) == {"count", "mean", "squares"}
         assert column["moments"]["count"] == 12
         assert not np.isin(frame[column["name"]], list(column["moments"].values())).any()

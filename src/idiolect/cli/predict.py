@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 import idiolect
-from idiolect.cli.options import KindOption, StateOption
+from idiolect.cli.options import DecimalOption, EncodingOption, KindOption, SeparatorOption, StateOption
 from idiolect.errors import UserError
 
 
@@ -20,6 +20,9 @@ def predict(
     data: Annotated[str | None, typer.Option(help="the same as TABLE")] = None,
     kind: KindOption = None,
     out: Annotated[str | None, typer.Option(help="a CSV file; otherwise the screen")] = None,
+    separator: SeparatorOption = "auto",
+    decimal: DecimalOption = "auto",
+    encoding: EncodingOption = "auto",
 ) -> None:
     """Predict the rows of a table, one line for each: with an exported model, or at a silo with its own.
 
@@ -29,6 +32,15 @@ def predict(
     """
     if table is not None and data is not None:
         raise UserError("give one table, as TABLE or with --data: a CSV or Parquet file with the features")
-    predictions = idiolect.predict(model, table or data, state=state, kind=kind, out=out)
+    predictions = idiolect.predict(
+        model,
+        table or data,
+        state=state,
+        kind=kind,
+        out=out,
+        separator=separator,
+        decimal=decimal,
+        encoding=encoding,
+    )
     if out is None:
         typer.echo(predictions.to_csv(index=False), nl=False)

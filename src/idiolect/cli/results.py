@@ -11,12 +11,14 @@ from idiolect.quantities import amount, show_value
 from idiolect.runs.comparison import Comparison
 from idiolect.runs.folder import RunFolder
 
+MOST_NOTES = 12
+
 
 def print_run(run: RunFolder, *, clients: bool, json: bool) -> None:
     """The reported numbers of a run."""
     summary, config = run.summary(), run.config
     if json:
-        content = {"folder": str(run.path), "config": config.plain(), **summary}
+        content = {"folder": str(run.path), "config": config.plain(), **summary, "notes": run.notes}
         print_json({**content, "clients": _records(run.client_values())})
         return
     metric = summary["metric"]
@@ -36,6 +38,7 @@ def print_run(run: RunFolder, *, clients: bool, json: bool) -> None:
         diverged = ", ".join(summary["diverged"])
         typer.echo(f"diverged: {diverged}; try a smaller learning rate, such as lr=0.01")
     typer.echo(f"traffic: {amount(summary['up_bits'])} up, {amount(summary['down_bits'])} down")
+    _print_notes(run)
     typer.echo(f"run: {run.path}")
 
 
@@ -44,6 +47,7 @@ def print_comparison(comparison: Comparison, *, clients: bool, json: bool) -> No
     table = comparison.table
     if json:
         content = {"folder": str(comparison.path), "rows": table.to_dict(orient="records")}
+        content["notes"] = comparison.runs[0].notes
         print_json({**content, "clients": _records(comparison.client_values())})
         return
     metric, part = table.metric[0], table.part[0]
@@ -55,7 +59,16 @@ def print_comparison(comparison: Comparison, *, clients: bool, json: bool) -> No
     )
     if clients:
         _print_clients(comparison.client_values(), part, metric)
+    _print_notes(comparison.runs[0])
     typer.echo(f"runs: {comparison.path}")
+
+
+def _print_notes(run: RunFolder) -> None:
+    """What was found and done while the data were read; of very many notes the first."""
+    for note in run.notes[:MOST_NOTES]:
+        typer.echo(f"note: {note}")
+    if (more := len(run.notes) - MOST_NOTES) > 0:
+        typer.echo(f"note: and {more} more, in {run.path / 'log.txt'}")
 
 
 def _comparison_row(row: dict[Any, Any], metric: str) -> list[str]:

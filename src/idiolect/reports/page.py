@@ -75,6 +75,7 @@ def write_report(folders: Sequence[Path], page: Path) -> None:
         client_rows=_client_rows(evidence),
         figures=drawn,
         runs=[_run_card(run) for run in evidence.runs],
+        notes=list(dict.fromkeys(note for run in evidence.runs for note in run.notes)),
     )
     write_bytes(page, html.encode())
 

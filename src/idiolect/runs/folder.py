@@ -1,6 +1,6 @@
 """A run on disk.
 
-    run.json            format, versions, a fingerprint of the data (null: they are at silos)
+    run.json            format, versions, a fingerprint of the data (null: they are at silos), notes on them
     config.yaml         the whole configuration; `idiolect run config.yaml` repeats the run
     clients.parquet     client, train, validation, test: rows of each client
     metrics.parquet     round, client, kind, part, metric, value
@@ -94,8 +94,13 @@ class RunFolder:
             for name, content in (further or {}).items():
                 write_json(folder / name, content)
             digest = None if federation is None else fingerprint(federation)
-            write_json(folder / "run.json", {"format": FORMAT, "data_sha256": digest, "versions": versions()})
-        return cls(path)
+            notes = [] if federation is None else list(federation.notes)
+            facts = {"format": FORMAT, "data_sha256": digest, "versions": versions(), "notes": notes}
+            write_json(folder / "run.json", facts)
+        created = cls(path)
+        for note in notes:
+            created.log(f"data: {note}")
+        return created
 
     @property
     def config(self) -> RunConfig:
@@ -116,6 +121,11 @@ class RunFolder:
         """Versions and the data's fingerprint."""
         facts: dict[str, Any] = read_json(self.path / "run.json")
         return facts
+
+    @property
+    def notes(self) -> list[str]:
+        """What was found and done while the data were read."""
+        return list(self.facts().get("notes", ()))
 
     def federation(self) -> Federation:
         """The data; of those that are at silos, names and sizes, and how a table's rows are read."""
