@@ -9,13 +9,16 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from idiolect.errors import UserError
 
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|"}
 ENCODINGS = {"utf-8": "utf-8-sig", "utf-16": "utf-16", "latin-1": "cp1252"}  # Windows' Latin-1
-LINES_TO_JUDGE = 200  # by which the separator is recognised
+CHARACTERS_TO_JUDGE = 100_000  # by which the separator is recognised
+CHUNK = 50_000  # records at a time
 _NO_TEXT = re.compile("[\x00-\x08\x0e-\x1f\ufeff\ufffd\ufffe\uffff]")
 _EXCELS_HINT = re.compile(r'"?sep=(.)"?\r?\n')
 
@@ -47,23 +50,8 @@ def read_texts(path: Path, encoding: str | None, separator: str | None) -> Texts
     if not body.strip():
         raise UserError("it is empty")
     separator = separator or (hint.group(1) if hint else _separator(body))
-    layout = _Layout.of(body, separator)
-    columns = pd.read_csv(
-        io.StringIO(body),
-        sep=separator,
-        header=None,
-        names=range(len(layout.header)),
-        index_col=False,
-        dtype=str,
-        na_filter=False,
-        skipinitialspace=True,
-    )
-    if len(columns) != len(layout.lines):
-        raise UserError("a quote is opened and not closed, or closed and not opened")
-    first = 1 + (1 if hint else 0)
-    frame = columns.iloc[1:].set_axis(layout.header, axis=1)
-    frame.index = pd.Index([line + first for line in layout.lines[1:]], name="line", dtype="int64")
-    empty = (frame.apply(lambda values: values.str.strip()) == "").all(axis=1)
+    frame = _frame(body, separator, 2 if hint else 1)
+    empty = np.logical_and.reduce([frame[name].str.strip() == "" for name in frame])
     notes = (f"lines without values left out: {int(empty.sum())}",) if empty.any() else ()
     return Texts(frame[~empty], encoding, separator, notes)
 
@@ -74,69 +62,81 @@ def refuse_repeated(header: Sequence[str]) -> None:
         raise UserError(f"it has the column {repeated[0]!r} twice")
 
 
-def counts_rows(texts: Sequence[str]) -> bool:
+def counts_rows(texts: "pd.Series[str]") -> bool:
     """Whether texts are whole numbers that go up by one, as row numbers do."""
-    return all(re.fullmatch(r"\d{1,15}", text) for text in texts) and all(
-        int(text) == int(texts[0]) + place for place, text in enumerate(texts)
-    )
+    if not texts.str.fullmatch(r"\d{1,15}").all():
+        return False
+    return bool((texts.astype("int64").diff().iloc[1:] == 1).all())
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """The header, and how many lines are before each record (the header's first)."""
-
-    header: list[str]
-    lines: list[int]
-
-    @classmethod
-    def of(cls, text: str, separator: str) -> "_Layout":
-        """Read the layout, and refuse lines that have more or fewer fields than the header."""
-        records = _records(text, separator)
-        line, first = next(records)
-        lines, sizes, starts, ends = [line], set(), [], True
-        odd = None
-        for line, record in records:
-            lines.append(line)
-            sizes.add(len(record))
-            ends = ends and not record[-1].strip()
-            starts.append(record[0].strip())
-            if odd is None and len(record) != len(first):
-                odd = (line, len(record))
-        header = [name.strip() for name in first]
-        if odd is not None and sizes != {len(first) + 1}:
-            raise UserError(f"line {odd[0] + 1} has {odd[1]} fields and the header has {len(first)}")
-        if odd is not None and ends:  # a separator behind the last field of each line
+def _frame(text: str, separator: str, first_line: int) -> pd.DataFrame:
+    """All columns under their header, indexed by line; lines of other lengths are refused."""
+    records = _records(text, separator)
+    _, first = next(records)
+    header = [name.strip() for name in first]
+    lines: list[int] = []
+    chunks: list[list[pa.Array]] = []
+    width = len(header)
+    while chunk := list(islice(records, CHUNK)):
+        width = len(chunk[0][1]) if not chunks else width
+        for before, record in chunk:
+            if len(record) != width or not 0 <= width - len(header) <= 1:
+                line = before + first_line
+                raise UserError(f"line {line} has {len(record)} fields and the header has {len(header)}")
+        lines += [before + first_line for before, _ in chunk]
+        fields = zip(*(record for _, record in chunk), strict=True)
+        chunks.append([pa.array(column, pa.string()) for column in fields])
+    arrays = [pa.chunked_array([c[k] for c in chunks], pa.string()) for k in range(width)]
+    columns = {k: array.to_pandas() for k, array in enumerate(arrays)}
+    if width > len(header):
+        if (columns[width - 1].str.strip() == "").all():  # a separator behind the last field of each line
             header.append("")
-        elif odd is not None and counts_rows(starts):  # R's row names
+        elif counts_rows(columns[0].str.strip()):  # R's row names
             header.insert(0, "")
-        elif odd is not None:
-            raise UserError(f"every line has {odd[1]} fields and the header has {len(first)}")
-        header = [name or f"Unnamed: {place}" for place, name in enumerate(header)]
-        refuse_repeated(header)
-        return cls(header, lines)
+        else:
+            raise UserError(f"every line has {width} fields and the header has {len(header)}")
+    header = [name or f"Unnamed: {place}" for place, name in enumerate(header)]
+    refuse_repeated(header)
+    index = pd.Index(lines, name="line", dtype="int64")
+    return pd.DataFrame(columns).set_axis(header, axis=1).set_axis(index, axis=0)
 
 
 def _records(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
     """The records that are not empty, and how many lines are before each."""
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True)
+    lines = io.StringIO(text, newline="")
+    reader = csv.reader(lines, delimiter=separator, skipinitialspace=True, strict=True)
     before = 0
-    for record in reader:
-        if len(record) > 1 or (record and record[0].strip()):
-            yield before, record
-        before = reader.line_num
+    try:
+        for record in reader:
+            if len(record) > 1 or (record and record[0].strip()):
+                yield before, record
+            before = reader.line_num
+    except csv.Error as error:
+        raise UserError(f"the quotes of the record in line {before + 1} are wrong ({error})") from None
 
 
 def _separator(text: str) -> str:
     """The separator that divides the header and all lines alike."""
     fields, alike = {}, []
     for word, separator in SEPARATORS.items():
-        counts = [len(record) for _, record in islice(_records(text, separator), LINES_TO_JUDGE)]
+        counts = _counts(text[:CHARACTERS_TO_JUDGE], separator)
         fields[word] = counts[0]
         if counts[0] > 1 and len(set(counts[1:])) <= 1 and set(counts[1:]) <= {counts[0], counts[0] + 1}:
             alike.append(word)
     if len(alike) > 1:
         raise AmbiguousError(alike)
     return SEPARATORS[alike[0] if alike else max(fields, key=lambda word: fields[word])]
+
+
+def _counts(text: str, separator: str) -> list[int]:
+    """How many fields the first records have; without the last one, which may have been cut."""
+    counts = []
+    try:
+        for _, record in _records(text, separator):
+            counts.append(len(record))
+    except UserError:  # quotes make no sense with this separator, or were cut
+        pass
+    return counts[:-1] if len(text) == CHARACTERS_TO_JUDGE and len(counts) > 1 else counts or [1]
 
 
 def _decoded(raw: bytes, encoding: str | None) -> tuple[str, str]:

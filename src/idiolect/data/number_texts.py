@@ -10,6 +10,8 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
 DecimalMark = Literal[".", ","]
 
@@ -48,7 +50,7 @@ class NumberShape:
 
 def shape_of(texts: "pd.Series[str]") -> NumberShape | None:
     """How the numbers of a column are written; None if some of its texts are no numbers."""
-    if pd.to_numeric(texts, errors="coerce").notna().all():  # most columns: no need to look at each
+    if _plain_numbers(texts) is not None:  # most columns: no need to look at each
         dotted = texts[texts.str.contains(".", regex=False)]
         point = next((t for t in dotted if not _MARKED_POINT.fullmatch(t.strip().lstrip("+-"))), None)
         return NumberShape(point=point, either_point=None if dotted.empty else dotted.iloc[0])
@@ -70,8 +72,8 @@ def shape_of(texts: "pd.Series[str]") -> NumberShape | None:
 def as_written(texts: "pd.Series[str]", decimal: DecimalMark) -> "pd.Series[float] | None":
     """The numbers that texts stand for under a decimal mark; None if some of them are no numbers."""
     if decimal == "." or not texts.str.contains(".", regex=False).any():
-        numbers = pd.to_numeric(texts, errors="coerce")
-        if numbers.notna().all():
+        numbers = _plain_numbers(texts)
+        if numbers is not None:
             return numbers
     bare = texts.map(_bare)
     if not bare.map(lambda text: _NUMBER[decimal].fullmatch(text) is not None).all():
@@ -79,6 +81,18 @@ def as_written(texts: "pd.Series[str]", decimal: DecimalMark) -> "pd.Series[floa
     thousands = "," if decimal == "." else "."
     plain = bare.str.replace(thousands, "", regex=False).str.replace(decimal, ".", regex=False)
     return pd.to_numeric(plain)
+
+
+def _plain_numbers(texts: "pd.Series[str]") -> "pd.Series[float] | None":
+    """Texts that all are numbers with decimal points and nothing else, as numbers."""
+    trimmed = pc.utf8_trim_whitespace(pa.array(texts, pa.string()))
+    for kind in (pa.int64(), pa.float64()):
+        try:
+            numbers = trimmed.cast(kind).to_numpy(zero_copy_only=False)
+        except pa.ArrowInvalid:
+            continue
+        return pd.Series(numbers, index=texts.index, name=texts.name)
+    return None
 
 
 def _bare(text: str) -> str:

@@ -160,17 +160,16 @@ def _read_text(path: Path, reading: Reading) -> Table:
         for name, values in present.items()
     }
     missing = _missing_note(frame, present, reading)
-    manner = _manner(texts.encoding, texts.separator, mark)
+    grouped = any(
+        present[name].str.contains("," if mark == "." else ".", regex=False).any() for name in numeric
+    )
+    manner = _manner(texts.encoding, texts.separator, mark, grouped)
     return Table(pd.DataFrame(columns, index=frame.index), (*manner, *texts.notes, *notes, *missing), doubts)
 
 
 def _without_row_numbers(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     """Without pandas' index and R's row names: a first column without a name that counts."""
-    if (
-        not len(frame)
-        or frame.columns[0] != "Unnamed: 0"
-        or not counts_rows(list(frame.iloc[:, 0].str.strip()))
-    ):
+    if not len(frame) or frame.columns[0] != "Unnamed: 0" or not counts_rows(frame.iloc[:, 0].str.strip()):
         return frame, []
     return frame.iloc[:, 1:], ["the first column has no name and counts the rows: it was left out"]
 
@@ -237,16 +236,18 @@ def _doubts(shapes: dict[str, NumberShape], separator: str, reading: Reading) ->
     return doubts
 
 
-def _manner(encoding: str, separator: str, mark: DecimalMark) -> list[str]:
+def _manner(encoding: str, separator: str, mark: DecimalMark, grouped: bool) -> list[str]:
     """How a file was read, where that is not the usual way."""
     ways = []
     if encoding not in ("utf-8-sig",):
         ways.append("as Latin-1" if encoding == "cp1252" else "as UTF-16")
     if separator != ",":
         word = next((word for word, mark in SEPARATORS.items() if mark == separator), repr(separator))
-        ways.append(f"with {word} between columns")
+        ways.append(f"with {word}s between columns")
     if mark == ",":
         ways.append("with decimal commas")
+    if grouped:
+        ways.append(f"with {'commas' if mark == '.' else 'points'} between thousands")
     settings = "data.encoding, data.separator and data.decimal"
     return [f"the file was read {', '.join(ways)} ({settings} say otherwise)"] if ways else []
 

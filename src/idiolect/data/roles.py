@@ -65,7 +65,7 @@ def are_dates(present: pd.Series) -> bool:
 def ask_about_mixture(values: pd.Series, *, is_target: bool = False) -> None:
     """Ask what is meant by a few texts in a column of numbers."""
     present = values.dropna()
-    if not holds_texts(values) or present.empty:
+    if not holds_texts(values) or present.empty or are_dates(present):
         return
     texts = present.astype(str).str.strip()
     different = texts.unique()
@@ -82,7 +82,7 @@ def ask_about_mixture(values: pd.Series, *, is_target: bool = False) -> None:
             )
         return
     is_number = texts.isin(numbers)
-    more = f" (and {len(others) - 1} other texts)" if len(others) > 1 else ""
+    more = f" (one of {len(others)} such texts)" if len(others) > 1 else ""
     as_what = "classes" if is_target else "categories"
     if 2 * is_number.sum() >= len(texts) or 2 * len(numbers) >= len(different):
         raise UserError(
@@ -98,5 +98,7 @@ def ask_about_mixture(values: pd.Series, *, is_target: bool = False) -> None:
 
 
 def _names_ids(values: pd.Series) -> bool:
+    if str(values.name).startswith("Unnamed: "):  # a column without a name: a table's index in another order
+        return True
     words = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", str(values.name))
     return bool(_IDENTIFIER_WORDS & set(re.split(r"[\W_]+", words.lower())))
