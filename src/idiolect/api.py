@@ -61,13 +61,14 @@ def method(name: str, **hyper_parameters: Any) -> Method:
 
 def train(
     method: Method | str | Mapping[str, Any],
-    data: Federation | str | Path | Mapping[str, Any],
+    data: Federation | pd.DataFrame | str | Path | Mapping[str, Any],
     model: nn.Module | Callable[[], nn.Module] | str | Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Result:
     """Train in memory and evaluate every client as it goes on; `settings` are those of `run`.
 
-    method, data, model: objects, or the words that `run` takes.
+    method, data, model: objects, or the words that `run` takes; a data frame as
+        `data={"name": frame, "client": "hospital", "target": "outcome"}`.
     """
     named = {"method": method, "data": data} | ({} if model is None else {"model": model})
     chosen = read_settings([named, settings])

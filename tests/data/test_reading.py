@@ -1,4 +1,4 @@
-"""Tables as they come: every way to write one table gives the same numbers, and what cannot be told is asked."""
+"""Tables as they come: ways to write one table give the same numbers, and what nothing tells is asked."""
 
 import gzip
 

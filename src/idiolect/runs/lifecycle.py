@@ -42,6 +42,7 @@ def start_or_continue(config: RunConfig, watchers: Sequence[Watcher] = ()) -> Ru
 
 def find_run(config: RunConfig) -> RunFolder | None:
     """The run of this configuration if it was begun; another one in its folder is refused."""
+    config.plain()  # what no file can hold is refused before anything is written
     if not (config.folder / "run.json").is_file():
         return None
     folder = RunFolder(config.folder)
