@@ -311,7 +311,7 @@ def test_notes_of_the_data_are_wherever_its_results_are(tmp_path: Path) -> None:
         "rounds=1",
         "engine=sequential",
     ]
-    notes = ["read with semicolons between columns", "column 'day' holds dates and was left out"]
+    notes = ["read with semicolons between columns", "column 'day' was left out: it holds dates"]
     run, comparison = tmp_path / "run", tmp_path / "comparison"
     shown = [
         invoke("data", *words),

@@ -66,7 +66,10 @@ WAYS = {
     "lines of separators": (csv().encode() + b",,,,,\n,,,,,\n", "lines without values left out: 2"),
     "pandas' index": (PLAIN.to_csv().encode(), "counts the rows"),
     "R's row names": (PLAIN.to_csv().replace(",", "", 1).encode(), "counts the rows"),
-    "a separator behind": (csv().replace("\n", ",\n").encode(), "'Unnamed: 6' has no values"),
+    "a separator behind": (
+        csv().replace("\n", ",\n").encode(),
+        "'Unnamed: 6' was left out: it has no values",
+    ),
     "spaces around": (csv(quoting=1).replace('","', '" , "').replace('" ,', '",').encode(), None),
 }
 

@@ -84,7 +84,9 @@ def test_features_are_not_left_out(values):
 
 def test_nothing_left_says_how_to_take_back():
     table = frame().drop(columns="x").assign(t=range(30))
-    with pytest.raises(UserError, match=r"no feature columns: column 't' counts the rows.*data\.keep=t"):
+    with pytest.raises(
+        UserError, match=r"no feature columns: column 't' was left out: it counts the rows.*data\.keep=t"
+    ):
         load(table, **OPTIONS)
     assert load(table, keep="t", **OPTIONS).feature_names == ("t",)
     with pytest.raises(UserError, match=r"no column to keep 's'"):

@@ -103,7 +103,9 @@ def read_file(path: str | Path, reading: Reading = AS_RECOGNISED) -> Table:
     if not path.is_file():
         raise UserError(f"there is no file {str(path)!r}")
     if not suffix(path):
-        raise UserError(f"{str(path)!r} must end in {', '.join(TABLE_SUFFIXES)}")
+        raise UserError(
+            f"{str(path)!r} must end in {', '.join(TABLE_SUFFIXES)}: save the table as one of these"
+        )
     try:
         table = _read_parquet(path, reading) if suffix(path) == ".parquet" else _read_text(path, reading)
     except AmbiguousError as error:
@@ -171,7 +173,7 @@ def _without_row_numbers(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     """Without pandas' index and R's row names: a first column without a name that counts."""
     if not len(frame) or frame.columns[0] != "Unnamed: 0" or not counts_rows(frame.iloc[:, 0].str.strip()):
         return frame, []
-    return frame.iloc[:, 1:], ["the first column has no name and counts the rows: it was left out"]
+    return frame.iloc[:, 1:], ["the first column was left out: it has no name and counts the rows"]
 
 
 def _without(values: pd.Series, missing: Sequence[str]) -> pd.Series:

@@ -35,7 +35,7 @@ def reason_to_leave_out(values: pd.Series) -> str | None:
     if holds_texts(values) or isinstance(values.dtype, pd.CategoricalDtype):
         different = present.astype(str).nunique()
         if are_names(different, len(present)):
-            return f"has {different} different texts in {len(present)} rows, as names and identifiers do"
+            return f"has {different} different texts in {len(present)} rows, as names and identifiers have"
         return None
     if pd.api.types.is_bool_dtype(values) or not pd.api.types.is_numeric_dtype(values):
         return None

@@ -244,7 +244,7 @@ def _without_useless(
             kept.append(name)
         else:
             back = "" if reason == "has no values" else f" ({typed('data.keep', name)} takes it back)"
-            notes.append(f"column {name!r} {reason} and was left out{back}")
+            notes.append(f"column {name!r} was left out: it {reason}{back}")
     if not kept:
         raise UserError(f"the table has no feature columns: {'; '.join(notes)}")
     return kept, notes
