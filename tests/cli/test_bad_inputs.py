@@ -152,6 +152,7 @@ RUN = [
     ("method=fedavg data=same-names data.target=outcome", "two files for the client 'a'"),
     ("method=fedavg data=no-data data.target=outcome", "no-data' holds no data that is known"),
     ("missing.yaml", "'missing.yaml'", "key=value"),
+    ("method=fedavg good.csv", "'good.csv' is a table", "data=good.csv"),
     ("broken.yaml", "'broken.yaml' cannot be read as YAML"),
     ("list.yaml", "'list.yaml' must hold settings by name"),
     ("typo.yaml", "roundz is not a setting", "did you mean rounds"),

@@ -93,6 +93,19 @@ def test_nothing_left_says_how_to_take_back():
         load(table, keep="s", **OPTIONS)
 
 
+def test_a_second_question_does_not_forget_the_first_answer(tmp_path):
+    table = frame().astype({"x": object}).assign(z=lambda t: t.x)
+    table.loc[3, "x"], table.loc[5, "x"], table.loc[7, "z"] = "?", "-", "gone"
+    table.to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(UserError, match="'x' holds numbers") as asked:
+        load(tmp_path / "t.csv", **OPTIONS)
+    assert typed("data.missing_values", ["?", "-"]) in str(asked.value)
+    with pytest.raises(UserError, match="'z' holds numbers") as asked:
+        load(tmp_path / "t.csv", missing_values=["?", "-"], **OPTIONS)
+    assert typed("data.missing_values", ["?", "-", "gone"]) in str(asked.value)
+    assert len(load(tmp_path / "t.csv", missing_values="?,-,gone", missing="impute", **OPTIONS)) == 2
+
+
 @pytest.mark.parametrize("odd", ["unknown", "-", "12 kg", "n.a."])
 def test_texts_among_numbers_are_asked_about(odd, tmp_path):
     table = frame().astype({"x": object})

@@ -145,6 +145,8 @@ def _load_table(
     seed: int,
     required: Sequence[str] = ("client", "target"),
 ) -> Federation:
+    if isinstance(source, Path) and not source.exists():
+        raise UserError(f"there is no file {label!r}")
     check_options(from_table, options, f"data {label!r}", given=("seed",), sources=1)
     for name in required:
         if name not in options:

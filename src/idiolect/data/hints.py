@@ -20,7 +20,7 @@ def typed(setting: str, values: str | Iterable[str]) -> str:
     """
     given = [values] if isinstance(values, str) else list(values)
     simple = all(_PLAIN.fullmatch(v) and "," not in v and not _WORDS.fullmatch(v) for v in given)
-    if simple or (len(given) == 1 and re.fullmatch(r"[?+/%-]+", given[0])):
+    if simple:
         return f"{setting}={','.join(given)}"
     return shlex.quote(f"{setting}={json.dumps(given, ensure_ascii=False)}")
 

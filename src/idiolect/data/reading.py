@@ -82,6 +82,7 @@ class Table:
     frame: pd.DataFrame
     notes: tuple[str, ...] = ()
     doubts: dict[str, str] = field(default_factory=dict)  # by column: what is asked before it is used
+    missing_values: tuple[str, ...] = ()  # those of the reading that it has
 
     def require_clear(self, columns: Sequence[str]) -> None:
         """Ask what a column means before it is used."""
@@ -127,8 +128,8 @@ def read_frame(frame: pd.DataFrame, reading: Reading = AS_RECOGNISED) -> Table:
     cleared = {name: _without(frame[name], reading.missing_values) for name in names}
     if (mark := reading.decimal_mark) is not None:
         cleared = {name: _numbers(values, mark) for name, values in cleared.items()}
-    notes = _missing_note(frame, cleared, reading)
-    return Table(pd.DataFrame(cleared, index=frame.index), notes)
+    notes, found = _missing_note(frame, cleared, reading)
+    return Table(pd.DataFrame(cleared, index=frame.index), notes, missing_values=found)
 
 
 def holds_texts(values: pd.Series) -> bool:
@@ -161,12 +162,13 @@ def _read_text(path: Path, reading: Reading) -> Table:
         name: _numbers(values, mark) if name in numeric else _truths(values)
         for name, values in present.items()
     }
-    missing = _missing_note(frame, present, reading)
+    missing, found = _missing_note(frame, present, reading)
     grouped = any(
         present[name].str.contains("," if mark == "." else ".", regex=False).any() for name in numeric
     )
     manner = _manner(texts.encoding, texts.separator, mark, grouped)
-    return Table(pd.DataFrame(columns, index=frame.index), (*manner, *texts.notes, *notes, *missing), doubts)
+    said = (*manner, *texts.notes, *notes, *missing)
+    return Table(pd.DataFrame(columns, index=frame.index), said, doubts, found)
 
 
 def _without_row_numbers(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
@@ -254,19 +256,20 @@ def _manner(encoding: str, separator: str, mark: DecimalMark, grouped: bool) -> 
     return [f"the file was read {', '.join(ways)} ({settings} say otherwise)"] if ways else []
 
 
-def _missing_note(before: pd.DataFrame, after: dict[str, pd.Series], reading: Reading) -> tuple[str, ...]:
-    """How many values count as missing because of `missing_values`, by column."""
-    if not reading.missing_values:
-        return ()
-    counts = {}
+def _missing_note(
+    before: pd.DataFrame, after: dict[str, pd.Series], reading: Reading
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """A note of how many values `missing_values` makes missing, by column; and which of these there are."""
+    counts: dict[str, int] = {}
+    found: set[str] = set()
     for name, values in after.items():
-        column = before[name]
-        meant = column.notna() & values.isna()
-        if holds_texts(column):
-            meant &= ~column.astype(str).str.strip().isin(ALWAYS_MISSING)
-        if count := int(meant.sum()):
-            counts[str(name)] = count
+        lost = before[name][before[name].notna() & values.isna()].astype(str).str.strip()
+        meant = lost[~lost.isin(ALWAYS_MISSING)] if holds_texts(before[name]) else lost
+        found |= set(meant)
+        if len(meant):
+            counts[name] = len(meant)
     if not counts:
-        return ()
+        return (), ()
     columns = ", ".join(f"{count} in {name!r}" for name, count in counts.items())
-    return (f"{listed(reading.missing_values)} counts as a missing value: {columns} (data.missing_values)",)
+    marks = tuple(value for value in reading.missing_values if value in found) or reading.missing_values
+    return (f"{listed(marks)} counts as a missing value: {columns} (data.missing_values)",), marks

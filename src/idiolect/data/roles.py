@@ -1,6 +1,7 @@
 """Columns that are no features (dates, row numbers, names, identifiers); numbers with texts among them."""
 
 import re
+from collections.abc import Sequence
 
 import pandas as pd
 
@@ -62,8 +63,10 @@ def are_dates(present: pd.Series) -> bool:
     return dates > 0.9 * len(texts)
 
 
-def ask_about_mixture(values: pd.Series, *, is_target: bool = False) -> None:
-    """Ask what is meant by a few texts in a column of numbers."""
+def ask_about_mixture(
+    values: pd.Series, missing_values: Sequence[str] = (), *, is_target: bool = False
+) -> None:
+    """Ask what is meant by a few texts in a column of numbers, besides what is known to mean missing."""
     present = values.dropna()
     if not holds_texts(values) or present.empty or are_dates(present):
         return
@@ -84,10 +87,11 @@ def ask_about_mixture(values: pd.Series, *, is_target: bool = False) -> None:
     is_number = texts.isin(numbers)
     more = f" (one of {len(others)} such texts)" if len(others) > 1 else ""
     as_what = "classes" if is_target else "categories"
+    as_missing = typed("data.missing_values", [*missing_values, *others[:5]])
     if 2 * is_number.sum() >= len(texts) or 2 * len(numbers) >= len(different):
         raise UserError(
             f"{column} holds numbers and, in {place(~is_number)}, {others[0]!r}{more}: if that means a "
-            f"missing value set {typed('data.missing_values', others[:5])}, if all are {as_what} set "
+            f"missing value set {as_missing}, if all are {as_what} set "
             f"{as_texts}, or mend the file"
         )
     if len(different) > FEWEST_NAMES and all(_UNIT.fullmatch(text) for text in different):

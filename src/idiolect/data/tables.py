@@ -69,8 +69,10 @@ def from_table(
     features = _feature_columns(frame, client, target, **chosen)
     table.require_clear([client, target, *features])
     frame, notes = without_missing_targets(frame, target, missing)
-    _check_target(frame[target], task)
-    features, left_out = _without_useless(frame, features, chosen["keep"], chosen["categories"])
+    _check_target(frame[target], task, table.missing_values)
+    features, left_out = _without_useless(
+        frame, features, chosen["keep"], chosen["categories"], table.missing_values
+    )
     targets = encode_targets(frame[target], task)
     notes = [*table.notes, *left_out, *notes, targets.note]
 
@@ -215,13 +217,13 @@ def _feature_columns(
     return features
 
 
-def _check_target(column: pd.Series, task: TaskChoice) -> None:
+def _check_target(column: pd.Series, task: TaskChoice, missing_values: Sequence[str]) -> None:
     """Refuse a target of dates or names, and ask what texts between its numbers mean."""
     if task == "classification":
         return
     if are_dates(column):
         raise UserError(f"the target {column.name!r} holds dates; turn them into numbers, such as days")
-    ask_about_mixture(column, is_target=True)
+    ask_about_mixture(column, missing_values, is_target=True)
     different = column.nunique()
     many = different > MOST_WHOLE_CLASSES and are_names(different, len(column))
     if many and not pd.api.types.is_numeric_dtype(column):
@@ -232,13 +234,17 @@ def _check_target(column: pd.Series, task: TaskChoice) -> None:
 
 
 def _without_useless(
-    frame: pd.DataFrame, features: Sequence[str], keep: Sequence[str], categories: Sequence[str]
+    frame: pd.DataFrame,
+    features: Sequence[str],
+    keep: Sequence[str],
+    categories: Sequence[str],
+    missing_values: Sequence[str],
 ) -> tuple[list[str], list[str]]:
     """The features without dates, row numbers and identifiers, and a note for each that was left out."""
     kept, notes = [], []
     for name in features:
         if name not in categories:
-            ask_about_mixture(frame[name])
+            ask_about_mixture(frame[name], missing_values)
         reason = None if name in (*keep, *categories) else reason_to_leave_out(frame[name])
         if reason is None:
             kept.append(name)

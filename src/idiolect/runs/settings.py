@@ -99,6 +99,8 @@ def _read(source: Source) -> Settings:
 
 def _file(name: str) -> Settings:
     path = Path(name)
+    if path.suffix.lower() in (".csv", ".gz", ".tsv", ".parquet"):
+        raise UserError(f"{name!r} is a table, not settings: give it as data={name}")
     if not path.is_file():
         raise UserError(f"{name!r} is neither a setting of the form key=value nor a YAML file that exists")
     try:
