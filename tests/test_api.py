@@ -136,6 +136,7 @@ def test_objects_train_as_their_names_do() -> None:
 
 FEDERATION = idiolect.load("vowels", seed=0)
 RUN: dict[str, Any] = {"method": "fedavg", "data": "vowels"}
+FRAME = pd.DataFrame({"site": list("ab") * 10, "x": [i * i % 23 for i in range(20)], "y": list("uvuuv") * 4})
 
 
 @pytest.mark.parametrize(
@@ -146,6 +147,11 @@ RUN: dict[str, Any] = {"method": "fedavg", "data": "vowels"}
         ({**RUN, "model": torch.nn.Linear(10, 11)}, "model is given as an object, which no file can hold"),
         ({**RUN, "method": FedAvg(), "lr": 0.1}, "method.learning_rate is not possible beside a method"),
         ({**RUN, "data": FEDERATION, "data.fractions": [1, 0, 0]}, "data.fractions is not possible beside"),
+        ({**RUN, "data": FRAME}, "data is given as an object, which no file can hold"),
+        (
+            {**RUN, "data": {"name": FRAME, "client": "site"}},
+            "data is given as an object, which no file can hold",
+        ),
         ({**RUN, "method": 3}, "method=3 is not possible: it must be a name"),
         ({**RUN, "engine": FedAvg()}, "is not possible: it must be a name"),
         ({**RUN, "codec": "topk"}, "codec=topk is not possible"),
@@ -161,6 +167,31 @@ def test_what_a_run_cannot_keep_is_refused_in_one_sentence(
         idiolect.run(settings)
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_comparison_of_a_frame_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    data = {"name": FRAME, "client": "site", "target": "y"}
+    with pytest.raises(idiolect.UserError, match="data is given as an object, which no file can hold"):
+        idiolect.compare(methods=["local", "fedavg"], data=data, out=tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_frame_is_loaded_and_trained_as_its_file(tmp_path: Path) -> None:
+    FRAME.to_csv(tmp_path / "t.csv", index=False)
+    words = {"client": "site", "target": "y"}
+    from_file = idiolect.load(tmp_path / "t.csv", **words)
+    from_frame = idiolect.load(FRAME, seed=0, **words)
+    assert torch.equal(from_file.inputs, from_frame.inputs)
+    assert torch.equal(from_file.train.index, from_frame.train.index)
+    results = [
+        idiolect.train("fedavg", {"name": source, **words}, **QUICK) for source in (FRAME, tmp_path / "t.csv")
+    ]
+    dotted = {f"data.{name}": value for name, value in words.items()}
+    results.append(idiolect.train("fedavg", FRAME, **QUICK, **dotted))
+    for other in results[1:]:
+        pd.testing.assert_frame_equal(results[0].metrics, other.metrics)
+    with pytest.raises(idiolect.UserError, match="data 'frame' needs the option 'client'"):
+        idiolect.train("fedavg", FRAME, **QUICK)
 
 
 @pytest.mark.parametrize("setting", [{"out": "runs/mine"}, {"store": "disk"}, {"checkpoint.every": 2}])
@@ -222,7 +253,8 @@ def test_what_is_not_finished_is_not_shown(comparison: idiolect.Comparison, tmp_
 
 
 def test_newcomers_say_whether_they_were_saved(tmp_path: Path) -> None:
-    table = pd.DataFrame({"site": list("abc") * 40, "x": range(120)}).assign(y=lambda t: t.x % 7 < 3)
+    table = pd.DataFrame({"site": list("abc") * 40, "x": [i * 7 % 120 for i in range(120)]})
+    table = table.assign(y=lambda t: t.x % 11 < 4)
     table.to_csv(tmp_path / "old.csv", index=False)
     table.assign(site="d").to_csv(tmp_path / "new.csv", index=False)
     data = {"name": tmp_path / "old.csv", "client": "site", "target": "y"}
@@ -244,3 +276,52 @@ def test_newcomers_say_whether_they_were_saved(tmp_path: Path) -> None:
 def test_the_data_commands_take_the_words_of_a_run() -> None:
     short = json.loads(invoke("data", "vowels", "fractions=[0.5,0.25,0.25]", "--json"))
     assert json.loads(invoke("data", "vowels", "data.fractions=[0.5,0.25,0.25]", "--json")) == short
+
+
+def test_the_data_command_takes_what_a_run_takes(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    FRAME.assign(z=1.5).to_csv(path, index=False)
+    plain = ["client=site", "target=y", "ignore=z"]
+    first = json.loads(invoke("data", path, *plain, "--json"))
+    dotted = [f"data.{word}" for word in plain]
+    file = tmp_path / "run.yaml"
+    file.write_text(
+        f"method: fedavg\nrounds: 3\ndata: {{name: {path}, client: site, target: y, ignore: [z]}}\n"
+    )
+    for words in (
+        [path, *dotted],
+        [f"data={path}", *dotted],
+        [f"data={path}", *plain],
+        [path, "client=site", "target=y", "ignore=[z]"],
+        ["method=fedavg", "rounds=3", f"data={path}", *dotted],
+        [file],
+    ):
+        assert json.loads(invoke("data", *words, "--json")) == first
+    assert json.loads(invoke("data", file, "seed=3", "--json"))["clients"] == first["clients"]
+    assert json.loads(invoke("data", file, "data.fractions=[1,0,0]", "--json"))["clients"] != first["clients"]
+
+
+def test_notes_of_the_data_are_wherever_its_results_are(tmp_path: Path) -> None:
+    frame = FRAME.assign(day=pd.date_range("2020-01-01", periods=20).astype(str))
+    frame.to_csv(tmp_path / "t.csv", sep=";", index=False)
+    words = [
+        f"data={tmp_path / 't.csv'}",
+        "data.client=site",
+        "data.target=y",
+        "rounds=1",
+        "engine=sequential",
+    ]
+    notes = ["read with semicolons between columns", "column 'day' was left out: it holds dates"]
+    run, comparison = tmp_path / "run", tmp_path / "comparison"
+    shown = [
+        invoke("data", *words),
+        invoke("run", "method=fedavg", *words, f"out={run}"),
+        invoke("show", run),
+        invoke("compare", "methods=local,fedavg", *words, f"out={comparison}"),
+        (run / "log.txt").read_text(),
+        (comparison / "report.html").read_text().replace("&#39;", "'"),
+        json.loads(invoke("show", run, "--json"))["data_notes"],
+        json.loads(invoke("show", comparison, "--json"))["data_notes"],
+    ]
+    for text in shown:
+        assert all(note in str(text) for note in notes), text

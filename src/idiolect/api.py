@@ -24,7 +24,7 @@ from torch import nn
 
 from idiolect.core.method import Method
 from idiolect.data.federation import Federation
-from idiolect.data.tables import read_table
+from idiolect.data.reading import Reading, read_table
 from idiolect.errors import UserError
 from idiolect.methods.catalogue import find_method
 from idiolect.reports import can_write_reports, write_report
@@ -62,13 +62,14 @@ def method(name: str, **hyper_parameters: Any) -> Method:
 
 def train(
     method: Method | str | Mapping[str, Any],
-    data: Federation | str | Path | Mapping[str, Any],
+    data: Federation | pd.DataFrame | str | Path | Mapping[str, Any],
     model: nn.Module | Callable[[], nn.Module] | str | Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Result:
     """Train in memory and evaluate every client as it goes on; `settings` are those of `run`.
 
-    method, data, model: objects, or the words that `run` takes.
+    method, data, model: objects, or the words that `run` takes; a data frame as
+        `data={"name": frame, "client": "hospital", "target": "outcome"}`.
     """
     named = {"method": method, "data": data} | ({} if model is None else {"model": model})
     chosen = read_settings([named, settings])
@@ -189,6 +190,9 @@ def predict(
     kind: str | None = None,
     out: FolderPath | None = None,
     proba: bool = False,
+    separator: str = "auto",
+    decimal: str = "auto",
+    encoding: str = "auto",
 ) -> "pd.Series[Any] | pd.DataFrame":
     """Predict the rows of a table: with an exported model, or at a silo with its own.
 
@@ -197,6 +201,7 @@ def predict(
     state: at a silo, its state folder; in place of `model`. `kind` goes with it.
     out: a CSV file to write.
     proba: instead of classes their probabilities, a column for each class.
+    separator, decimal, encoding: how the file is written, where that is not to be recognised.
     """
     if (model is None) == (state is None):
         raise UserError(
@@ -214,7 +219,10 @@ def predict(
         chosen = model if isinstance(model, PersonalModel) else load_model(str(model))
     if proba:
         chosen.require_classes()
-    rows = table if isinstance(table, pd.DataFrame) else read_table(table)
+    fitted = chosen.preprocessing
+    missing_values = Reading.missing_values if fitted is None else fitted.missing_values
+    reading = Reading(separator, decimal, encoding, missing_values, asked_as="--")
+    rows = table if isinstance(table, pd.DataFrame) else read_table(table, reading)
     predictions = chosen.predict_proba(rows) if proba else chosen.predict(rows)
     if out is not None:
         write_bytes(Path(out), predictions.to_csv(index=False).encode())

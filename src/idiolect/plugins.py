@@ -193,6 +193,8 @@ def call(
         first = error.errors()[0]
         option = ".".join(str(part) for part in first["loc"])
         problem = first["msg"].replace("Input should", "it should")
+        if first["type"] == "missing" and len(first["loc"]) > 1:  # of a list
+            option, problem = str(first["loc"][0]), "it has too few entries"
         raise UserError(f"{where}: {option}={first.get('input')!r} is not right: {problem}") from error
 
 

@@ -1,7 +1,12 @@
-"""What users get wrong: one line that says what would be right, exit code 2, and nothing on disk harmed."""
+"""What users get wrong: one line that says what would be right, exit code 2, and nothing on disk harmed.
+
+docs/bad-inputs.md has them all. `WRITE_PAGE=1 python -m pytest tests/cli/test_bad_inputs.py` writes it anew.
+"""
 
 import hashlib
 import json
+import os
+import re
 import resource
 import shlex
 import shutil
@@ -14,7 +19,10 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+import idiolect
 from idiolect.cli import app
+from idiolect.errors import UserError
+from idiolect.runs.settings import read_settings
 
 QUICK = "method=fedavg data=vowels rounds=2 engine=sequential method.local_steps=1 checkpoint.every=1"
 
@@ -31,7 +39,24 @@ def contents(folder: Path) -> dict[str, str]:
     }
 
 
-def refused(result, *fragments: str) -> None:
+PAGE = Path(__file__).parents[2] / "docs" / "bad-inputs.md"
+
+
+def told(command: str, line: str, folder: Path) -> None:
+    """The page says what is told of this command; or it is written there."""
+    answer = line.removeprefix("error: ").replace(f"{folder}/", "")
+    typed, answer = (text.replace("|", "\\|") for text in (command, answer))
+    row = f"| `{typed}` | {answer} |"
+    page = PAGE.read_text(encoding="utf-8")
+    if "WRITE_PAGE" in os.environ:
+        start = row.partition("` | ")[0] + "` | "
+        others = [other for other in page.splitlines() if not other.startswith(start)]
+        PAGE.write_text("\n".join([*others, row, ""]), encoding="utf-8")
+    else:
+        assert row in page.splitlines(), row
+
+
+def refused(result, *fragments: str) -> str:
     assert result.exit_code == 2, (result.output, result.exception)
     lines = result.stderr.strip().splitlines()
     assert len(lines) == 1, result.stderr
@@ -39,6 +64,7 @@ def refused(result, *fragments: str) -> None:
     for fragment in fragments:
         assert fragment in lines[0], (fragment, lines[0])
     assert "Traceback" not in result.output
+    return lines[0]
 
 
 # The settings after `idiolect run`, and what the message must hold: field, value, what would be right.
@@ -105,14 +131,17 @@ RUN = [
     ("method=fedavg data=good.csv data.client=hospitl data.target=outcome", "'hospitl'", "hospital"),
     ("method=fedavg data=good.csv data.client=hospital data.target=outcom", "'outcom'", "outcome"),
     ("method=fedavg data=good.csv data.client=hospital data.target=outcome data.task=both", "task='both'"),
-    ("method=fedavg data=empty.csv data.client=hospital data.target=outcome", "empty.csv' is empty"),
+    (
+        "method=fedavg data=empty.csv data.client=hospital data.target=outcome",
+        "empty.csv' cannot be read: it is empty",
+    ),
     ("method=fedavg data=header.csv data.client=hospital data.target=outcome", "header.csv' has no rows"),
     ("method=fedavg data=garbage.parquet data.client=c data.target=t", "garbage.parquet' cannot be read"),
     ("method=fedavg data=garbage.csv data.client=c data.target=t", "garbage.csv' cannot be read"),
     ("method=fedavg data=missing-values.csv data.client=hospital data.target=outcome", "1 missing", "impute"),
     (
         "method=fedavg data=infinite.csv data.client=hospital data.target=outcome",
-        "'age' is infinite in row 2",
+        "'age' is infinite in line 3",
     ),
     ("method=fedavg data=one-class.csv data.client=hospital data.target=outcome", "only one class, 'no'"),
     (
@@ -123,6 +152,7 @@ RUN = [
     ("method=fedavg data=same-names data.target=outcome", "two files for the client 'a'"),
     ("method=fedavg data=no-data data.target=outcome", "no-data' holds no data that is known"),
     ("missing.yaml", "'missing.yaml'", "key=value"),
+    ("method=fedavg good.csv", "'good.csv' is a table", "data=good.csv"),
     ("broken.yaml", "'broken.yaml' cannot be read as YAML"),
     ("list.yaml", "'list.yaml' must hold settings by name"),
     ("typo.yaml", "roundz is not a setting", "did you mean rounds"),
@@ -137,7 +167,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Users' files, good and bad."""
     monkeypatch.chdir(tmp_path)
     good = pd.DataFrame(
-        {"hospital": ["a", "b"] * 10, "age": range(20), "outcome": ["yes", "no", "no", "yes"] * 5}
+        {
+            "hospital": ["a", "b"] * 10,
+            "age": [7 * i % 31 for i in range(20)],
+            "outcome": ["yes", "no", "no", "yes"] * 5,
+        }
     )
     good.to_csv("good.csv", index=False)
     Path("empty.csv").write_text("")
@@ -162,7 +196,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(("settings", "fragments"), [(case[0], case[1:]) for case in RUN])
 def test_run_refuses(settings: str, fragments: tuple[str, ...], folder: Path) -> None:
     before = contents(folder)
-    refused(invoke(f"run {settings}"), *fragments)
+    told(f"run {settings}", refused(invoke(f"run {settings}"), *fragments), folder)
     assert contents(folder) == before
 
 
@@ -183,7 +217,7 @@ COMPARE = [
 @pytest.mark.parametrize(("settings", "fragments"), [(case[0], case[1:]) for case in COMPARE])
 def test_compare_refuses(settings: str, fragments: tuple[str, ...], folder: Path) -> None:
     before = contents(folder)
-    refused(invoke(f"compare {settings}"), *fragments)
+    told(f"compare {settings}", refused(invoke(f"compare {settings}"), *fragments), folder)
     assert contents(folder) == before
 
 
@@ -297,8 +331,174 @@ def test_damaged_and_foreign_folders_are_refused(
     Path("wrong.csv").write_text("a,b\n1,2\n")
     harm(tmp_path)
     before = contents(tmp_path)
-    refused(invoke(command), *fragments)
+    line = refused(invoke(command), *fragments)
+    if harm is nothing:  # the others depend on what was done to the files, which a table cannot show
+        told(command, line, tmp_path)
     assert contents(tmp_path) == before
+
+
+def rows(count: int = 12) -> pd.DataFrame:
+    """A good table, in which nothing counts rows."""
+    numbers = [7 * i % 31 + 0.5 for i in range(count)]
+    return pd.DataFrame(
+        {
+            "site": ["a", "b"] * (count // 2),
+            "x": numbers,
+            "w": ["u", "v", "v"] * (count // 3),
+            "y": numbers[::-1],
+        }
+    )
+
+
+def put(column: str, row: int, value: object) -> pd.DataFrame:
+    """The good table with another value in one place."""
+    frame = rows().astype({column: object})
+    frame.loc[row, column] = value
+    return frame
+
+
+PLAIN = rows().to_csv(index=False)
+ODD = {f"column {i}": [i] * 12 for i in range(20)}
+# Tables: the file's content, the settings after `idiolect data FILE client=site target=y`, and the answer.
+TABLES: dict[str, tuple[bytes | str | pd.DataFrame, str, tuple[str, ...]]] = {
+    "unknown.csv": (
+        put("x", 4, "unknown"),
+        "",
+        ("'x'", "line 6", "'unknown'", "data.missing_values=unknown"),
+    ),
+    "dash.csv": (put("x", 0, "-"), "", ("'x'", "line 2", "data.missing_values=-")),
+    "two-words.csv": (put("x", 0, "not known"), "", ("'data.missing_values=[\"not known\"]'",)),
+    "target-text.csv": (put("y", 2, "n.a."), "", ("the target 'y'", "line 4", "data.missing_values=n.a.")),
+    "question.csv": (put("x", 3, "?"), "", ("'x' has 1 missing values", "line 5", "data.missing=impute")),
+    "na.csv": (
+        put("y", 3, "NA"),
+        "",
+        ("the target 'y' has 1 missing values", "line 5", "data.missing=impute"),
+    ),
+    "no-target.csv": (rows().assign(y=None), "", ("the target 'y' has no values",)),
+    "no-client.csv": (put("site", 5, None), "", ("client column 'site' has 1 missing", "line 7")),
+    "alike.csv": (put("site", 5, "A"), "", ("'a' and 'A' are too alike",)),
+    "infinite-text.csv": (put("x", 5, "inf"), "", ("'x' is infinite in line 7",)),
+    "doubt.csv": (
+        rows().assign(x=["1,234", "2,345", "3,456"] * 4, y=list("uvv") * 4).to_csv(index=False, sep=";"),
+        "",
+        ("'1,234'", "data.decimal=point for 1234", "data.decimal=comma for 1.234"),
+    ),
+    "doubt-point.csv": (
+        rows().assign(x=["1.234", "2.345", "3.456"] * 4, y=list("uvv") * 4).to_csv(index=False, sep=";"),
+        "",
+        ("'1.234'", "data.decimal=comma for 1234"),
+    ),
+    "both-marks.csv": (
+        rows().assign(x=["1,5", "2,5", "3,5"] * 4).to_csv(index=False, sep=";"),
+        "",
+        ("'x' holds '1,5', with a decimal comma", "'y' ", "data.decimal=comma"),
+    ),
+    "two-separators.csv": (
+        "site,x\ty,z\na,1\t2,3\nb,4\t5,6\n",
+        "",
+        ("comma and by tab", "data.separator=tab"),
+    ),
+    "percent.csv": (
+        rows().assign(x=[f"{i * i}.5%" for i in range(12)]),
+        "",
+        ("'0.5%'", "write the numbers alone"),
+    ),
+    "ragged.csv": (PLAIN + "a,1.5\n", "", ("line 14 has 2 fields and the header has 4",)),
+    "long.csv": (
+        PLAIN.replace("\n", ",9\n").replace("y,9", "y"),
+        "",
+        ("every line has 5 fields", "header has 4"),
+    ),
+    "quotes.csv": (PLAIN + 'a,1.5,"u,2.5\n', "", ("quotes", "line 14")),
+    "twice.csv": (PLAIN.replace("site,x,w,y", "site,y,w,y"), "", ("column 'y' twice",)),
+    "spaces.csv": ("\n \n\n", "", ("it is empty",)),
+    "binary.csv": (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "", ("no text in UTF-8, UTF-16 or Latin-1",)),
+    "not-gzip.csv.gz": (b"site,x,y\n", "", ("not-gzip.csv.gz' cannot be read",)),
+    "latin.csv": (PLAIN.replace("u", "ü").encode("latin-1"), "encoding=utf-8", ("no text in utf-8",)),
+    "encoding.csv": (PLAIN, "encoding=klingon", ("data.encoding='klingon'", "utf-8, utf-16, latin-1")),
+    "separator.csv": (PLAIN, "separator=colon", ("data.separator='colon'", "comma, semicolon, tab, bar")),
+    "decimal.csv": (PLAIN, "decimal=dot", ("data.decimal='dot'", "point, comma")),
+    "sheet.xlsx": (b"PK", "", ("sheet.xlsx' must end in .csv",)),
+    "row-numbers.csv": (
+        rows()[["site", "y"]].assign(t=range(12)),
+        "",
+        ("'t' was left out: it counts the rows", "data.keep=t"),
+    ),
+    "names.csv": (
+        rows()[["site", "y"]].assign(name=[f"p{i}" for i in range(12)]),
+        "",
+        ("12 different texts in 12 rows", "data.keep=name"),
+    ),
+    "days.csv": (
+        rows()[["site", "y"]].assign(day=pd.date_range("2020-02-25", periods=12).astype(str)),
+        "",
+        ("'day' was left out: it holds dates", "data.keep=day"),
+    ),
+    "date-target.csv": (
+        rows().assign(y=pd.date_range("2020-02-25", periods=12).astype(str)),
+        "",
+        ("the target 'y' holds dates",),
+    ),
+    "name-target.csv": (
+        rows(24).assign(y=[f"n{i}" for i in range(24)]),
+        "",
+        ("24 different texts in 24 rows", "data.target", "data.task=classification"),
+    ),
+    "text-target.csv": (rows().assign(y=list("uvv") * 4), "task=regression", ("regression needs numbers",)),
+    "fractions.csv": (PLAIN, "task=classification", ("numbers with fractions", "data.task=regression")),
+    "many-values.csv": (
+        rows(600).assign(w=[f"w{i % 150}" for i in range(600)]),
+        "",
+        ("too many for a category", "data.ignore=w"),
+    ),
+    "tiny.csv": (PLAIN + "c,1,u,2\n", "", ("client 'c' has 1 rows", "data.too_few=drop")),
+    "minimum.csv": (PLAIN, "minimum_rows=7", ("client 'a' has 6 rows", "data.minimum_rows")),
+    "shares.csv": (PLAIN, "fractions=[0.5,0.5]", ("fractions=[0.5, 0.5]", "too few entries")),
+    "ignored.csv": (PLAIN, "ignore=x,z", ("no column to ignore 'z'", "site, x, w, y")),
+    "all-ignored.csv": (PLAIN, "ignore=[x,w]", ("no feature columns",)),
+    "kept.csv": (PLAIN, "keep=z", ("no column to keep 'z'",)),
+    "coded.csv": (PLAIN, "categories=xx", ("no category column 'xx'", "did you mean x")),
+    "missing-word.csv": (PLAIN, "missing=guess", ("missing='guess'", "'indicate'")),
+    "too-few-word.csv": (PLAIN, "too_few=maybe", ("too_few='maybe'", "'drop'")),
+    "option.csv": (PLAIN, "seperator=comma", ("no option 'seperator'", "did you mean separator")),
+    "wide.csv": (rows().assign(**ODD), "ignore=colum", ("no column to ignore 'colum'", "...")),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_are_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content, settings, fragments = TABLES[name]
+    monkeypatch.chdir(tmp_path)
+    if isinstance(content, pd.DataFrame):
+        content = content.to_csv(index=False)
+    Path(name).write_bytes(content.encode() if isinstance(content, str) else content)
+    command = f"data {name} client=site target=y {settings}".strip()
+    line = refused(invoke(command), *fragments)
+    told(command, line, tmp_path)
+    for hint in re.findall(r"data\.[a-z_]+=[\w.,-]+[\w-]|'data\.[^']+'", line):
+        (typed,) = shlex.split(hint)
+        read_settings([typed])  # every hint can be typed as it stands
+    with pytest.raises(UserError):  # the same in Python
+        idiolect.load(
+            name,
+            **{
+                "client": "site",
+                "target": "y",
+                **read_settings([f"data.{setting}" for setting in settings.split()]).get("data", {}),
+            },
+        )
+
+
+def test_the_page_has_a_hundred_commands_and_no_others() -> None:
+    given = {f"run {case[0]}" for case in RUN} | {f"compare {case[0]}" for case in COMPARE}
+    given |= {command for harm, command, _ in RUN_FOLDERS if harm is nothing}
+    given |= {f"data {name} client=site target=y {case[1]}".strip() for name, case in TABLES.items()}
+    found = [
+        line[3:].partition("` | ")[0] for line in PAGE.read_text().splitlines() if line.startswith("| `")
+    ]
+    assert {command.replace("\\|", "|") for command in found} == given
+    assert len(found) == len(given) >= 100
 
 
 def test_a_one_class_client_is_told_and_trained(folder: Path) -> None:

@@ -112,14 +112,78 @@ def test_missing_values_are_refused_or_imputed_and_said():
     assert federation.inputs[[3, 7], 0].abs().max() < 1e-6  # the training mean
     most = frame["ward"].iloc[federation.train.index.numpy()].mode()[0]
     assert federation.inputs[5, 1 + "abc".index(most)] == 1
-    assert any("'age': 2 missing" in note for note in federation.notes)
-    assert any("'ward': 1 missing" in note for note in federation.notes)
+    assert any("'age': 2 of 60 values missing" in note for note in federation.notes)
+    assert any("'ward': 1 of 60 values missing" in note for note in federation.notes)
     frame.loc[0, "outcome"] = None
     with pytest.raises(UserError, match="target 'outcome' has 1 missing"):
         federate(frame, ignore=["cost"])
     without = federate(frame, ignore=["cost"], missing="impute")
     assert len(without.inputs) == 59
     assert any("left out" in note for note in without.notes)
+
+
+def test_missing_values_are_indicated():
+    frame = patients()
+    frame.loc[[3, 7, 9], "age"] = np.nan
+    frame.loc[[5, 6], "ward"] = None
+    plain = federate(frame, ignore=["cost"], missing="impute")
+    federation = federate(frame, ignore="cost,smoker", missing="indicate")
+    training = frame.iloc[federation.train.index.numpy()]
+    assert training["age"].isna().any()
+    assert training["ward"].isna().any()
+    names = ("age", "age is missing", "ward=a", "ward=b", "ward=c", "ward is missing")
+    assert federation.feature_names == names
+    assert torch.equal(federation.inputs[:, 0], plain.inputs[:, 0])
+    assert torch.equal(federation.inputs[:, 2:5], plain.inputs[:, 1:4])
+    for column, name in ((1, "age"), (5, "ward")):
+        assert federation.inputs[:, column].tolist() == frame[name].isna().astype(float).tolist()
+    again = Preprocessing.from_json(federation.preprocessing.to_json())
+    assert again == federation.preprocessing
+    new = pd.DataFrame({"age": [np.nan, 40.0], "ward": ["a", None]})
+    assert again.transform(new)[:, [1, 5]].tolist() == [[1, 0], [0, 1]]
+    notes = [note for note in federation.notes if "missing" in note]
+    assert any("'age': 3 of 60 values missing" in n and "'south' 1 of 20" in n for n in notes), notes
+    whole = federate(patients(), ignore=["cost"], missing="indicate")
+    assert whole.feature_names == federate(patients(), ignore=["cost"]).feature_names
+
+
+def test_preprocessing_that_was_written_before_there_were_indicators_is_read():
+    import json
+
+    fitted = federate(patients(), ignore=["cost"]).preprocessing
+    content = json.loads(fitted.to_json())
+    del content["missing_values"]
+    for column in content["columns"]:
+        del column["indicator"]
+    assert Preprocessing.from_json(json.dumps(content)) == fitted
+
+
+def test_the_clients_that_miss_most_are_named():
+    frame = pd.concat([patients(), patients(90, seed=1).assign(hospital="east")], ignore_index=True)
+    own = frame["hospital"].to_numpy()
+    for name, absent in (("north", 2), ("south", 8), ("west", 5), ("east", 30)):
+        frame.loc[np.flatnonzero(own == name)[:absent], "age"] = np.nan
+    notes = federate(frame, ignore=["cost"], missing="impute").notes
+    (note,) = (note for note in notes if note.startswith("column 'age'"))
+    assert "45 of 150 values missing" in note
+    assert note.endswith("most at 'south' 8 of 20, 'east' 30 of 90, 'west' 5 of 20")
+
+
+def test_a_regression_is_described_in_its_own_units():
+    frame = patients()
+    table = describe(federate(frame, target="cost", ignore=["outcome"]))
+    own = frame.groupby("hospital")["cost"]
+    assert table["target mean"].to_numpy() == pytest.approx(own.mean().to_numpy(), rel=1e-5)
+    assert table["target deviation"].to_numpy() == pytest.approx(own.std(ddof=0).to_numpy(), rel=1e-4)
+
+
+def test_columns_are_listed_in_either_way():
+    frame = patients().assign(**{"a,b": 1.5})
+    expected = federate(frame, ignore=["cost", "a,b"]).feature_names
+    assert federate(frame, ignore="a,b").feature_names == (*expected[:-2], *expected[-2:], "cost")
+    frame = frame.drop(columns="a,b")
+    for ignore in (["cost", "ward"], "cost,ward", "cost, ward"):
+        assert federate(frame, ignore=ignore).feature_names == ("age", "smoker=False", "smoker=True")
 
 
 def test_a_category_unseen_in_training_gets_zeros_and_a_note():
@@ -189,8 +253,9 @@ def test_one_file_csv_parquet_and_folder_agree(tmp_path):
 
 
 def test_a_column_without_a_name_is_said(tmp_path):
-    patients().to_csv(tmp_path / "p.csv")  # with pandas' row numbers
+    patients().set_index(patients()["cost"] / 7).to_csv(tmp_path / "p.csv", index_label="")
     federation = load(tmp_path / "p.csv", client="hospital", target="outcome", seed=0)
+    assert "Unnamed: 0" in federation.feature_names
     assert any("'Unnamed: 0' has no name" in note for note in federation.notes)
 
 
@@ -219,13 +284,17 @@ BAD_TABLES = {
     "no column to ignore": (GOOD, {"ignore": ["z"]}, "no column to ignore 'z'"),
     "one column for both": (GOOD, {"client": "y"}, "client and target are both 'y'"),
     "no features": (GOOD, {"ignore": ["x"]}, "no feature columns"),
-    "infinite": (GOOD.replace("a,1.5", "a,inf"), {}, "column 'x' is infinite in row 2"),
+    "infinite": (GOOD.replace("a,1.5", "a,inf"), {}, "column 'x' is infinite in line 3"),
     "NaN": (GOOD.replace("a,1.5", "a,nan"), {}, "column 'x' has 1 missing"),
     "missing client": (GOOD.replace("a,1.5", ",1.5"), {}, "client column 'site' has 1 missing"),
     "alike names": (GOOD.replace("a,1.5", "A ,1.5"), {}, "'a' and 'A ' are too alike"),
     "one class": (GOOD.replace("v", "u"), {}, "only one class, 'u'"),
     "regression on text": (GOOD, {"task": "regression"}, "regression needs numbers"),
-    "classes with fractions": (GOOD, {"target": "x", "task": "classification"}, "fractions; set task"),
+    "classes with fractions": (
+        GOOD,
+        {"target": "x", "task": "classification"},
+        "fractions; set data.task=regression",
+    ),
     "column twice": (GOOD.replace("site,x,y", "site,y,y"), {}, "column 'y' twice"),
     "column twice but for spaces": (GOOD.replace("site,x,y", "site, y,y"), {}, "column 'y' twice"),
     "a field too many in every line": (
@@ -265,12 +334,12 @@ def test_unreadable_files_are_refused(tmp_path):
         load(text, seed=0, client="a", target="b")
 
 
-def test_too_many_categories_and_dates_are_refused():
-    frame = pd.concat([patients()] * 4, ignore_index=True)
-    with pytest.raises(UserError, match=r"column 'id' has .* too many for a category"):
-        federate(frame.assign(id=[f"p{i}" for i in range(240)]))
-    with pytest.raises(UserError, match="column 'day' holds dates"):
-        federate(frame.assign(day=pd.date_range("2020-01-01", periods=240)))
+def test_too_many_categories_are_refused():
+    frame = pd.concat([patients()] * 5, ignore_index=True)
+    with pytest.raises(
+        UserError, match=r"column 'code' has 101 .* too many for a category .*data\.ignore=code"
+    ):
+        federate(frame.assign(code=[f"p{i % 101}" for i in range(300)]), fractions=(1, 0, 0))
 
 
 def test_bad_folders_are_refused(tmp_path):

@@ -223,6 +223,23 @@ def test_a_silo_joins_until_it_is_interrupted(tmp_path: Path) -> None:
         idiolect.join(data=tmp_path / "my.csv", ignore=["town"], insecure=True, **where)
 
 
+@pytest.mark.usefixtures("loopback")
+def test_a_silo_says_how_it_read_its_table_or_asks(tmp_path: Path) -> None:
+    own_rows("west").to_csv(tmp_path / "my.csv", index=False, sep=";", decimal=",")
+    where = {"server": "127.0.0.1:9092", "name": "west", "state": str(tmp_path / "kept"), "insecure": True}
+    with pytest.raises(KeyboardInterrupt):
+        idiolect.join(data=tmp_path / "my.csv", **where)
+    log = (tmp_path / "kept" / "west" / "log.txt").read_text()
+    assert "data: the file was read with semicolons between columns, with decimal commas" in log
+    (tmp_path / "odd.csv").write_text("age;outcome\n" + "1,234;a\n2,345;b\n" * 8)
+    with pytest.raises(UserError, match=r"--decimal point for 1234, or --decimal comma for 1\.234"):
+        idiolect.join(data=tmp_path / "odd.csv", **where)
+    with pytest.raises(KeyboardInterrupt):
+        idiolect.join(data=tmp_path / "odd.csv", decimal="comma", **where)
+    with pytest.raises(KeyboardInterrupt):  # a column that is left out is not asked about
+        idiolect.join(data=tmp_path / "odd.csv", ignore=["age"], **where)
+
+
 def test_the_yaml_of_a_coordinator_is_that_of_a_run(tmp_path: Path) -> None:
     """`idiolect serve` reads the same sections as `idiolect run`, with silos and schema in place of data."""
     (tmp_path / "my.yaml").write_text(

@@ -107,6 +107,31 @@ def with_numbers(frame: pd.DataFrame, number: int) -> pd.DataFrame:
     )
 
 
+def test_indicators_are_those_of_all_tables_together() -> None:
+    """A column that misses values at one silo has an indicator at all."""
+    frames = tables(with_gaps)
+    found = found_from(frames, Search("outcome", missing="indicate", split_seed=5)).preprocessing
+    assert_equal(found, pooled(frames, missing="indicate"))
+    assert {column.name for column in found.columns if column.indicator} == {"age", "dose", "ward"}
+    told = summarise(frames["north"], "north", Search("outcome", missing="impute", split_seed=5))
+    assert not any(column.has_missing for column in told.columns)
+
+
+def test_written_columns_have_indicators_where_missing_values_are_indicated() -> None:
+    section = {"target": "y", "classes": ["a", "b"], "missing": "indicate"}
+    section["columns"] = {"age": {"mean": 50, "scale": 10}, "ward": {"categories": ["u", "v"]}}
+    schema = read_schema(section, Path(), 0)
+    assert isinstance(schema, Schema)
+    assert schema.preprocessing.feature_names == (
+        "age",
+        "age is missing",
+        "ward=u",
+        "ward=v",
+        "ward is missing",
+    )
+    assert Schema.from_plain(schema.plain()) == schema
+
+
 def counted(most: int) -> Callable[[pd.DataFrame, int], pd.DataFrame]:
     """Whole numbers as targets, other ones at every silo."""
     return lambda frame, number: frame.assign(outcome=np.arange(len(frame)) % most + most * number)
@@ -200,7 +225,8 @@ def test_a_summary_tells_sums_and_names_only() -> None:
     assert told["columns"][3]["counts"] == {"a": 0, "b": 0}
     assert told["target"]["counts"] == {"better": 0, "same": 0, "worse": 0}
     for column in told["columns"][:3]:
-        assert set(column) == {"name", "kind", "moments", "counts"}
+        assert set(column) == {"name", "kind", "moments", "counts", "has_missing"}
+        assert not column["has_missing"]  # told only where missing values are indicated
         assert set(column["moments"]) == {"count", "mean", "squares"}
         assert column["moments"]["count"] == 12
         assert not np.isin(frame[column["name"]], list(column["moments"].values())).any()

@@ -1,12 +1,14 @@
 """`idiolect data`."""
 
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import idiolect
 from idiolect.cli.console import print_json, print_table
 from idiolect.cli.options import DataDirOption, JsonOption
+from idiolect.errors import UserError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,7 +18,8 @@ MOST_CLASSES_LISTED = 12
 
 def data(
     settings: Annotated[
-        list[str], typer.Argument(metavar="NAME-OR-PATH [KEY=VALUE...]", help="the data and its options")
+        list[str],
+        typer.Argument(metavar="NAME-OR-PATH [KEY=VALUE...]", help="the data and its options, as for `run`"),
     ],
     picture: Annotated[str | None, typer.Option(help="also draw it: a .png, .svg or .pdf file")] = None,
     json: JsonOption = False,
@@ -27,12 +30,12 @@ def data(
     Example: idiolect data vowels --picture vowels.png
 
     Your own table: idiolect data patients.csv client=hospital target=outcome
-    """
-    from idiolect.runs.settings import read_settings
 
-    name, *given = settings
-    options = read_settings([f"data.{setting.removeprefix('data.')}" for setting in given]).get("data", {})
-    federation = idiolect.load(name, **{"seed": 0, "data_dir": data_dir, **options})
+    The data of a run: idiolect data run.yaml
+    """
+    options = _options(settings)
+    name = options.pop("name")
+    federation = idiolect.load(name, **{"data_dir": data_dir, **options})
     table = idiolect.describe(federation)
     if picture is not None:
         idiolect.draw(federation, picture)
@@ -53,6 +56,27 @@ def data(
     print_table(title, ["client", *map(str, table.columns)], rows)
     for note in federation.notes:
         typer.echo(f"note: {note}")
+
+
+def _options(given: list[str]) -> dict[str, Any]:
+    """Name and options of the data from what `run` takes; also a name alone, and options without `data.`."""
+    from idiolect.runs.config import RunConfig
+    from idiolect.runs.settings import SHORTCUTS, read_settings
+    from idiolect.runs.signatures import fields_of
+
+    known = {*fields_of(RunConfig), *SHORTCUTS} - {"seed"}
+
+    def spelled(setting: str) -> str:
+        if "=" not in setting:
+            return setting if Path(setting).suffix in (".yaml", ".yml") else f"data={setting}"
+        section = setting.partition("=")[0].partition(".")[0]
+        return setting if section in known else f"data.{setting}"
+
+    settings = read_settings([spelled(setting) for setting in given])
+    options = settings.get("data", {})
+    if "name" not in options:
+        raise UserError("data is missing; give it as NAME-OR-PATH or data=NAME (see `idiolect datasets`)")
+    return {"seed": settings.get("seed", 0), **options}
 
 
 def _fitted(table: "pd.DataFrame") -> "pd.DataFrame":

@@ -7,7 +7,7 @@ import typer
 
 import idiolect
 from idiolect.cli.console import log_to_screen
-from idiolect.cli.options import InsecureOption, KeysOption
+from idiolect.cli.options import DecimalOption, EncodingOption, InsecureOption, KeysOption, SeparatorOption
 
 
 def join(
@@ -17,6 +17,10 @@ def join(
     keys: KeysOption = None,
     state: Annotated[str, typer.Option(help="where your models and state are kept")] = "silo-state",
     ignore: Annotated[str, typer.Option(help="columns to leave out: a,b")] = "",
+    separator: SeparatorOption = "auto",
+    decimal: DecimalOption = "auto",
+    encoding: EncodingOption = "auto",
+    missing_values: Annotated[str, typer.Option(help="texts for missing values: a,b")] = "?",
     methods: Annotated[str, typer.Option(help="methods that you admit: apfl,fedavg; all by default")] = "",
     allow_method: Annotated[
         list[str] | None,
@@ -59,6 +63,10 @@ def join(
                 keys=keys,
                 state=state,
                 ignore=_listed(ignore),
+                separator=separator,
+                decimal=decimal,
+                encoding=encoding,
+                missing_values=_listed(missing_values),
                 methods=_listed(methods),
                 allow_method=allow_method or (),
                 allow_model=allow_model or (),

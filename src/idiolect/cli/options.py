@@ -17,6 +17,11 @@ StateOption = Annotated[str | None, typer.Option(help="at a silo: its state fold
 KindOption = Annotated[str | None, typer.Option(help="global, localized, personal or group")]
 KeysOption = Annotated[str | None, typer.Option(help="your folder of keys from `idiolect silo init`")]
 InsecureOption = Annotated[bool, typer.Option("--insecure", help="no TLS, no keys; on loopback only")]
+SeparatorOption = Annotated[
+    str, typer.Option(help="between columns: comma, semicolon, tab or bar; recognised by default")
+]
+DecimalOption = Annotated[str, typer.Option(help="point or comma; recognised by default")]
+EncodingOption = Annotated[str, typer.Option(help="utf-8, utf-16 or latin-1; recognised by default")]
 
 
 def data_dir_setting(folder: str | None) -> list[str]:

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 import idiolect
-from idiolect.cli.options import KindOption, StateOption
+from idiolect.cli.options import DecimalOption, EncodingOption, KindOption, SeparatorOption, StateOption
 from idiolect.errors import UserError
 
 
@@ -23,6 +23,9 @@ def predict(
     proba: Annotated[
         bool, typer.Option("--proba", help="instead of classes their probabilities, a column for each class")
     ] = False,
+    separator: SeparatorOption = "auto",
+    decimal: DecimalOption = "auto",
+    encoding: EncodingOption = "auto",
 ) -> None:
     """Predict the rows of a table, one line for each: with an exported model, or at a silo with its own.
 
@@ -32,6 +35,16 @@ def predict(
     """
     if table is not None and data is not None:
         raise UserError("give one table, as TABLE or with --data: a CSV or Parquet file with the features")
-    predictions = idiolect.predict(model, table or data, state=state, kind=kind, out=out, proba=proba)
+    predictions = idiolect.predict(
+        model,
+        table or data,
+        state=state,
+        kind=kind,
+        out=out,
+        proba=proba,
+        separator=separator,
+        decimal=decimal,
+        encoding=encoding,
+    )
     if out is None:
         typer.echo(predictions.to_csv(index=False), nl=False)

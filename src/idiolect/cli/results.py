@@ -15,13 +15,15 @@ from idiolect.runs.folder import RunFolder
 from idiolect.runs.notes import comparison_notes, mark, run_notes
 from idiolect.runs.tabulation import model_name
 
+MOST_NOTES = 12
+
 
 def print_run(run: RunFolder, *, clients: bool, json: bool) -> None:
     """The reported numbers of a run."""
     summary, config = run.summary(), run.config
     notes = run_notes(summary, build_method(config.method))
     if json:
-        content = {"folder": str(run.path), "config": config.plain(), **summary}
+        content = {"folder": str(run.path), "config": config.plain(), **summary, "data_notes": run.notes}
         print_json({**content, "notes": notes, "clients": _records(run.client_values())})
         return
     metric, part = summary["metric"], summary["part"]
@@ -46,6 +48,7 @@ def print_run(run: RunFolder, *, clients: bool, json: bool) -> None:
     for note in notes:
         typer.echo(note)
     typer.echo(f"traffic: {amount(summary['up_bits'])} up, {amount(summary['down_bits'])} down")
+    _print_notes(run)
     typer.echo(f"run: {run.path}")
 
 
@@ -68,6 +71,7 @@ def print_comparison(comparison: Comparison, *, clients: bool, json: bool) -> No
             "diverged": [record for run in comparison.runs for record in _diverged(run)],
             "failures": [failure._asdict() for failure in failures],
             "notes": notes,
+            "data_notes": comparison.runs[0].notes,
         }
         print_json({**content, "clients": _records(comparison.client_values())})
         return
@@ -92,6 +96,7 @@ def print_comparison(comparison: Comparison, *, clients: bool, json: bool) -> No
         typer.echo(note)
     if failures:
         typer.echo(f"{len(failures)} run(s) failed; try them again with `idiolect resume {comparison.path}`")
+    _print_notes(comparison.runs[0])
     typer.echo(f"runs: {comparison.path}")
 
 
@@ -117,6 +122,14 @@ def _print_about_metric(summary: dict[str, Any], clients: int) -> None:
         typer.echo(f"{summary['metric_reason']} (evaluation.metric=accuracy judges by accuracy)")
     if without := clients - summary["kinds"][summary["judged_by"]]["clients"]:
         typer.echo(f"{summary['metric_label']} has no value for {without} of {clients} clients")
+
+
+def _print_notes(run: RunFolder) -> None:
+    """What was found and done while the data were read; of very many notes the first."""
+    for note in run.notes[:MOST_NOTES]:
+        typer.echo(f"note: {note}")
+    if (more := len(run.notes) - MOST_NOTES) > 0:
+        typer.echo(f"note: and {more} more, in {run.path / 'log.txt'}")
 
 
 def _comparison_row(row: dict[Any, Any], metric: str) -> list[str]:

@@ -1,7 +1,7 @@
 """All data by name or path: one table of loaders whose signatures are their options."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,16 @@ from pydantic import ConfigDict, validate_call
 
 from idiolect.data.class_weights import ClassWeights, with_class_weights
 from idiolect.data.federation import Federation
+from idiolect.data.folders import table_files
 from idiolect.data.image_like import image_like
 from idiolect.data.layouts import leaf, pfllib
 from idiolect.data.quadratics import quadratic_line, quadratic_pair, quadratics
+from idiolect.data.reading import TABLE_SUFFIXES
 from idiolect.data.sources.images import cifar10, fashion_mnist, mnist, mnist_writers
 from idiolect.data.sources.tabular import har, pendigits, vowels
 from idiolect.data.sources.text import shakespeare
 from idiolect.data.synthetic import opposed_signs, synthetic, three_clusters
-from idiolect.data.tables import TABLE_SUFFIXES, from_frame, read_folder, read_table, table_files
+from idiolect.data.tables import from_table
 from idiolect.errors import UserError
 from idiolect.plugins import Catalogue, call, check_options, kind_of
 
@@ -55,20 +57,22 @@ def summary(loader: Callable[..., Federation]) -> str:
 
 
 def load(
-    name_or_path: str | Path,
+    source: str | Path | pd.DataFrame,
     *,
-    seed: int,
+    seed: int = 0,
     data_dir: str | Path | None = None,
     class_weights: ClassWeights | None = None,
     **options: Any,
 ) -> Federation:
-    """A federation by the name of a data set, from a user's own file or folder, or from a user's own loader.
+    """A federation by the name of a data set, from a user's own table or folder, or from a user's own loader.
 
-    A path may be a CSV or Parquet file (with the options `client`, `target` and those of
-    `tables.from_frame`), a folder with such a file for each client (`target`, ...), a folder in PFLlib's
-    layout (train/N.npz, test/N.npz), or LEAF's JSON (a file or a folder). An own loader is a function that
-    returns a federation, by import path `package.module:loader` or an entry point; it gets `seed` and
-    `data_dir` if it has such parameters. Options are checked against the loader's signature.
+    A table is a data frame, or the path of a CSV or Parquet file (with the options `client`, `target` and
+    those of `tables.from_table`). A path may also be a folder with such a file for each client (`target`,
+    ...), a folder in PFLlib's layout (train/N.npz, test/N.npz), or LEAF's JSON (a file or a folder).
+
+    An own loader is a function that returns a federation, by import path `package.module:loader` or an entry
+    point; it gets `seed` and `data_dir` if it has such parameters. Options are checked against the loader's
+    signature.
 
     class_weights: "balanced" or a weight for each class, in the training loss; see `with_class_weights`.
 
@@ -76,14 +80,16 @@ def load(
     >>> len(federation), federation.task.kind, federation.train.sizes[:3].tolist()
     (15, 'multiclass', [22, 22, 22])
     """
-    return with_class_weights(_load(name_or_path, options, seed, data_dir), class_weights)
+    return with_class_weights(_load(source, options, seed, data_dir), class_weights)
 
 
 def _load(
-    name_or_path: str | Path, options: dict[str, Any], seed: int, data_dir: str | Path | None
+    source: str | Path | pd.DataFrame, options: dict[str, Any], seed: int, data_dir: str | Path | None
 ) -> Federation:
-    label = str(name_or_path)
-    path = Path(name_or_path)
+    if isinstance(source, pd.DataFrame):
+        return _load_table(source, "frame", options, seed)
+    label = str(source)
+    path = Path(source)
     if is_name(label):
         return _call(CATALOGUE.find(label), label, (), options, seed=seed, data_dir=data_dir)
     if path.is_dir():
@@ -91,9 +97,7 @@ def _load(
     if path.name.lower().endswith(".json") and path.is_file():
         return _call(leaf, label, (path,), options, seed=seed)
     if path.name.lower().endswith(TABLE_SUFFIXES) or path.is_file():
-        check_options(from_frame, options, f"data {label!r}", given=("seed",), sources=1)
-        _require(label, options, "client", "target")
-        return _call(from_frame, label, (read_table(path),), options, seed=seed)
+        return _load_table(path, label, options, seed)
     raise CATALOGUE.unknown(label)
 
 
@@ -103,7 +107,7 @@ def is_name(name_or_path: str) -> bool:
 
 
 def describe(federation: Federation) -> pd.DataFrame:
-    """Sizes and label counts (or the target's mean and deviation) of each client, a row for each."""
+    """Sizes and label counts (or mean and deviation of the target, in its units), a row for each client."""
     table = pd.DataFrame(
         {
             "train": federation.train.sizes.numpy(),
@@ -128,7 +132,10 @@ def describe(federation: Federation) -> pd.DataFrame:
 def _targets_of(federation: Federation, client: int) -> torch.Tensor:
     """Targets of all rows of a client, each once (quadratics test on their training rows)."""
     parts = (federation.train, federation.validation, federation.test)
-    return federation.targets[torch.cat([part.of(client) for part in parts]).unique()]
+    own = federation.targets[torch.cat([part.of(client) for part in parts]).unique()]
+    if federation.task.is_classification or federation.preprocessing is None:
+        return own
+    return federation.preprocessing.restore_target(own.double())
 
 
 def _load_folder(path: Path, options: dict[str, Any], seed: int) -> Federation:
@@ -144,10 +151,25 @@ def _load_folder(path: Path, options: dict[str, Any], seed: int) -> Federation:
         )
     if "client" in options:
         raise UserError("client must be left out for a folder with one file for each client")
-    check_options(from_frame, options, f"data {label!r}", given=("seed",), sources=1)
-    _require(label, options, "target")
-    frame, client = read_folder(path)
-    return _call(from_frame, label, (frame,), {**options, "client": client}, seed=seed)
+    return _load_table(path, label, options, seed, required=("target",))
+
+
+def _load_table(
+    source: Path | pd.DataFrame,
+    label: str,
+    options: dict[str, Any],
+    seed: int,
+    required: Sequence[str] = ("client", "target"),
+) -> Federation:
+    if isinstance(source, Path) and not source.exists():
+        raise UserError(f"there is no file {label!r}")
+    check_options(from_table, options, f"data {label!r}", given=("seed",), sources=1)
+    for name in required:
+        if name not in options:
+            raise UserError(
+                f"data {label!r} needs the option {name!r}: the {name} column, as data.{name}=COLUMN"
+            )
+    return _call(from_table, label, (source,), options, seed=seed)
 
 
 def _call(
@@ -159,15 +181,10 @@ def _call(
 ) -> Federation:
     """Call a loader with options of the right types, or say which one is wrong."""
     # protected_namespaces: an option may begin with "model_"
-    config = ConfigDict(arbitrary_types_allowed=True, protected_namespaces=())
+    # coerce_numbers_to_str: a column may be called 2017
+    config = ConfigDict(arbitrary_types_allowed=True, protected_namespaces=(), coerce_numbers_to_str=True)
     checked = validate_call(config=config)(loader)
     federation = call(checked, options, f"data {label!r}", sources=source, **provided)
     if not isinstance(federation, Federation):
         raise UserError(f"data={label!r} gave {kind_of(federation)}, not an idiolect.Federation")
     return federation
-
-
-def _require(label: str, options: dict[str, Any], *required: str) -> None:
-    for name in required:
-        if name not in options:
-            raise UserError(f"data {label!r} needs the option {name!r}: the name of the {name} column")

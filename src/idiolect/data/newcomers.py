@@ -8,6 +8,7 @@ from idiolect.data.federation import Federation
 from idiolect.data.partition import by_id
 from idiolect.data.preprocessing import Preprocessing, as_numbers, as_text, require_column
 from idiolect.data.splits import Fractions, split_clients
+from idiolect.data.tables import client_ids, without_missing_targets
 from idiolect.errors import UserError
 
 
@@ -18,10 +19,11 @@ def newcomers_like(
     fitted = federation.preprocessing
     if fitted is None or fitted.target is None:
         raise UserError("newcomers are read from a table, and the run's data did not come from one")
-    frame = frame.rename(columns=str).reset_index(drop=True)
+    frame = frame.rename(columns=str)
     require_column(frame, client, "client column")
     require_column(frame, fitted.target, "target")
-    names, rows = by_id(as_text(frame[client]).to_numpy())
+    frame, notes = without_missing_targets(frame, fitted.target, fitted.missing)
+    names, rows = by_id(client_ids(frame[client]))
     if known := sorted(set(names) & set(federation.names)):
         raise UserError(f"client {known[0]!r} took part in the run: its model is there (`idiolect export`)")
     split = split_clients(rows, names, seed=seed, fractions=fractions)
@@ -35,6 +37,7 @@ def newcomers_like(
         test=split.test,
         feature_names=federation.feature_names,
         class_names=federation.class_names,
+        notes=tuple(notes),
         preprocessing=fitted,
     )
 

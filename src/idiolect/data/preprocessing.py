@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from idiolect.core.task import Task
+from idiolect.data.hints import place, typed
 from idiolect.errors import UserError, did_you_mean
 
-Missing = Literal["refuse", "impute"]
+Missing = Literal["refuse", "impute", "indicate"]
 MOST_CATEGORIES = 100
 FORMAT = "idiolect-preprocessing-1"
 
@@ -27,6 +28,7 @@ class Column:
     number: (value - mean) / scale, a missing value counting as the mean;
     category: one indicator for each category, a missing value counting as the most frequent one and a
     category that no training row has giving zeros.
+    With an indicator, a further input is 1 where the value is missing and else 0.
     """
 
     name: str
@@ -35,13 +37,13 @@ class Column:
     scale: float = 1.0
     categories: tuple[str, ...] = ()
     most_frequent: str = ""
+    indicator: bool = False
 
     @property
     def feature_names(self) -> tuple[str, ...]:
         """The inputs that this column becomes."""
-        if self.kind == "number":
-            return (self.name,)
-        return tuple(f"{self.name}={category}" for category in self.categories)
+        own = (self.name,) if self.kind == "number" else tuple(f"{self.name}={c}" for c in self.categories)
+        return (*own, f"{self.name} is missing") if self.indicator else own
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Preprocessing:
     target: str = ""
     target_mean: float = 0.0  # regression: outputs are (target - mean) / scale
     target_scale: float = 1.0
+    missing_values: tuple[str, ...] = ("?",)  # texts that stand for a missing value in the table's files
 
     @classmethod
     def fit(
@@ -69,7 +72,7 @@ class Preprocessing:
         categories: columns whose numbers are codes of categories.
         """
         summaries = (summarise_column(training[name], name in categories) for name in features)
-        return cls(tuple(summary.fit() for summary in summaries), missing)
+        return cls(tuple(summary.fit(missing) for summary in summaries), missing)
 
     @property
     def task(self) -> Task:
@@ -127,22 +130,29 @@ class Preprocessing:
                 Column(**{**column, "categories": tuple(column["categories"])})
                 for column in content["columns"]
             )
-            return cls(**{**content, "columns": columns, "class_names": tuple(content["class_names"])})
+            lists = {
+                name: tuple(content[name]) for name in ("class_names", "missing_values") if name in content
+            }
+            return cls(**{**content, **lists, "columns": columns})
         except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
             raise UserError(f"the preprocessing cannot be read: {error!r}") from error
 
     def _transform_column(self, values: pd.Series, column: Column) -> np.ndarray:
-        values = values.reset_index(drop=True)
-        absent = int(values.isna().sum())
-        if absent and self.missing == "refuse":
+        absent = values.isna().to_numpy()
+        if absent.any() and self.missing == "refuse":
             raise UserError(
-                f"column {column.name!r} has {absent} missing values; fill them in or set missing='impute'"
+                f"column {column.name!r} has {absent.sum()} missing values, the first in "
+                f"{place(values.isna())}; fill them in, or train with data.missing=impute or "
+                "data.missing=indicate (between silos schema.missing)"
             )
         if column.kind == "number":
             numbers = as_numbers(values).fillna(column.mean).to_numpy(np.float64)
-            return ((numbers - column.mean) / column.scale)[:, None]
-        filled = as_text(values.dropna()).reindex(values.index).fillna(column.most_frequent).to_numpy(object)
-        return (filled[:, None] == np.array(column.categories, dtype=object)).astype(np.float64)
+            inputs = ((numbers - column.mean) / column.scale)[:, None]
+        else:
+            filled = np.full(len(values), column.most_frequent, dtype=object)
+            filled[~absent] = as_text(values[~absent]).to_numpy(object)
+            inputs = (filled[:, None] == np.array(column.categories, dtype=object)).astype(np.float64)
+        return np.concatenate([inputs, absent[:, None]], axis=1) if column.indicator else inputs
 
 
 def require_column(frame: pd.DataFrame, name: str, role: str = "column") -> None:
@@ -163,11 +173,15 @@ def as_numbers(values: pd.Series) -> "pd.Series[float]":
     numbers = pd.to_numeric(values, errors="coerce").astype(np.float64)
     broken = numbers.isna() & values.notna()
     if broken.any():
-        raise UserError(f"column {values.name!r} holds {values[broken].iloc[0]!r}, which is not a number")
-    infinite = np.isinf(numbers)
+        raise UserError(
+            f"column {values.name!r} holds {values[broken].iloc[0]!r}, which is not a number "
+            f"(in {place(broken)})"
+        )
+    infinite = numbers.abs() == np.inf
     if infinite.any():
-        row = int(np.flatnonzero(infinite)[0]) + 1
-        raise UserError(f"column {values.name!r} is infinite in row {row}; only finite numbers can be used")
+        raise UserError(
+            f"column {values.name!r} is infinite in {place(infinite)}; only finite numbers can be used"
+        )
     return numbers
 
 
@@ -217,6 +231,7 @@ class ColumnSummary:
     kind: ColumnKind
     moments: Moments = Moments()  # of a number
     counts: Mapping[str, int] = field(default_factory=dict)  # of a category: how often there is which
+    has_missing: bool = False
 
     @classmethod
     def joined(cls, parts: Sequence["ColumnSummary"]) -> "ColumnSummary":
@@ -227,36 +242,45 @@ class ColumnSummary:
             for category, count in part.counts.items():
                 counts[category] = counts.get(category, 0) + count
         moments = Moments.joined([part.moments for part in parts])
-        return cls(parts[0].name, kinds[0] if kinds else "empty", moments, counts)
+        has_missing = any(part.has_missing for part in parts)
+        return cls(parts[0].name, kinds[0] if kinds else "empty", moments, counts, has_missing)
 
-    def fit(self) -> Column:
-        """How the column is turned into numbers."""
+    def fit(self, missing: Missing = "refuse") -> Column:
+        """How the column is turned into numbers; one that misses values in training can have an indicator."""
+        indicator = missing == "indicate" and self.has_missing
         if self.kind == "empty":
             raise UserError(
-                f"column {self.name!r} has no value in any training row; leave it out with ignore"
+                f"column {self.name!r} has no value in any training row; leave it out: {_ignore(self.name)}"
             )
         if self.kind == "number":
             mean, scale = self.moments.standard()
-            return Column(self.name, "number", mean=mean, scale=scale)
+            return Column(self.name, "number", mean=mean, scale=scale, indicator=indicator)
         if len(self.counts) > MOST_CATEGORIES:
             raise UserError(
                 f"column {self.name!r} has {len(self.counts)} different values, too many for a category "
-                f"(at most {MOST_CATEGORIES}); turn it into numbers or leave it out with ignore"
+                f"(at most {MOST_CATEGORIES}); turn it into numbers or leave it out with {_ignore(self.name)}"
             )
         categories = tuple(sorted(self.counts))
         most_frequent = max(categories, key=lambda category: self.counts[category])
-        return Column(self.name, "category", categories=categories, most_frequent=most_frequent)
+        return Column(
+            self.name, "category", categories=categories, most_frequent=most_frequent, indicator=indicator
+        )
 
 
 def summarise_column(values: pd.Series, is_category: bool) -> ColumnSummary:
     """The summary of one column of one table; `is_category` if its numbers are codes of categories."""
     name = str(values.name)
-    if pd.api.types.is_datetime64_any_dtype(values):
-        raise UserError(f"column {name!r} holds dates; turn it into numbers or leave it out with ignore")
     present = values.dropna()
+    has_missing = len(present) < len(values)
     if present.empty:
-        return ColumnSummary(name, "empty")
+        return ColumnSummary(name, "empty", has_missing=has_missing)
     if is_number_column(values) and not is_category:
-        return ColumnSummary(name, "number", moments=Moments.of(as_numbers(present).to_numpy()))
-    counts = as_text(present).value_counts()
-    return ColumnSummary(name, "category", counts={str(text): int(count) for text, count in counts.items()})
+        moments = Moments.of(as_numbers(present).to_numpy())
+        return ColumnSummary(name, "number", moments=moments, has_missing=has_missing)
+    counts = {str(text): int(count) for text, count in as_text(present).value_counts().items()}
+    return ColumnSummary(name, "category", counts=counts, has_missing=has_missing)
+
+
+def _ignore(name: str) -> str:
+    """How a column is left out: in a run, and at a silo."""
+    return f"{typed('data.ignore', name)} (at a silo --ignore)"

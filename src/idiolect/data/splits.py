@@ -37,7 +37,7 @@ def check_fractions(fractions: Sequence[float]) -> None:
     if not usable or abs(sum(fractions) - 1) > 1e-6 or fractions[0] <= 0:
         raise UserError(
             f"fractions={tuple(fractions)} must be three shares (training, validation, test) that are not "
-            "negative and sum to 1, the first above 0, such as (0.6, 0.2, 0.2)"
+            "negative and sum to 1, the first above 0, such as data.fractions=[0.6,0.2,0.2]"
         )
 
 
@@ -81,7 +81,7 @@ def split_clients(
         small = next(i for i, r in enumerate(rows) if len(r) < floor)
         raise UserError(
             f"client {names[small]!r} has {len(rows[small])} rows but at least {floor} are needed "
-            f"(one of {len(rows) - len(kept)} such clients); lower minimum_rows or set too_few='drop'"
+            f"(one of {len(rows) - len(kept)} such clients); {_remedy(minimum_rows, floor)}"
         )
     if not kept:
         raise UserError(f"no client has the {floor} rows that are needed for fractions={tuple(fractions)}")
@@ -91,6 +91,12 @@ def split_clients(
     parts = [torch.split(own, list(part_sizes(len(own), fractions))) for own in ordered]
     train, validation, test = (Rows.of_clients(part) for part in zip(*parts, strict=True))
     return Split(train, validation, test, kept)
+
+
+def _remedy(minimum_rows: int | None, floor: int) -> str:
+    """What to do about clients with too few rows: the least that parts need cannot be lowered."""
+    lower = "" if minimum_rows is None or minimum_rows < floor else ", or lower data.minimum_rows"
+    return f"leave such clients out with data.too_few=drop{lower}"
 
 
 def _shuffled(rows: Sequence[Tensor], names: Sequence[str], seed: int) -> list[Tensor]:

@@ -42,7 +42,7 @@ def encode_targets(column: pd.Series, choice: TaskChoice = "auto") -> Targets:
         note = f"regression: the target {name!r} has {column.nunique()} different numbers"
         return Targets(torch.as_tensor(numbers)[:, None], Task("regression", 1), (), note)
     if is_number_column(column) and (as_numbers(column) % 1).any():
-        raise UserError(f"the target {name!r} has numbers with fractions; set task='regression'")
+        raise UserError(f"the target {name!r} has numbers with fractions; set data.task=regression")
     classes = tuple(_in_order(column))
     if len(classes) < 2:
         raise UserError(f"the target {name!r} has only one class, {classes[0]!r}; two or more are needed")

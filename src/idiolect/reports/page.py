@@ -77,6 +77,7 @@ def write_report(folders: Sequence[Path], page: Path) -> None:
         client_rows=_client_rows(evidence),
         figures=drawn,
         runs=[_run_card(run) for run in evidence.runs],
+        data_notes=_data_notes(evidence),
     )
     write_bytes(page, html.encode())
 
@@ -157,6 +158,14 @@ def _client_rows(evidence: Evidence) -> list[tuple[str, list[str]]]:
         (str(client), [show_value(value, evidence.metric) for value in values])
         for client, values in zip(evidence.clients.index, evidence.clients.to_numpy(), strict=True)
     ]
+
+
+def _data_notes(evidence: Evidence) -> list[str]:
+    """What was found in the data, once for each data set: other seeds differ in the numbers only."""
+    first: dict[str, RunFolder] = {}
+    for run in evidence.runs:
+        first.setdefault(str(run.config.data["name"]), run)
+    return [note for run in first.values() for note in run.notes]
 
 
 def _run_card(run: RunFolder) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import pandas as pd
 import torch
 from pydantic import Field, InstanceOf
 from pydantic.dataclasses import dataclass
@@ -146,7 +147,7 @@ class RunConfig:
     @property
     def at_silos(self) -> bool:
         """Whether the data are at silos, each of which has its own table."""
-        return bool(self.data["name"] == AT_SILOS)
+        return isinstance(self.data["name"], str) and self.data["name"] == AT_SILOS
 
     @property
     def pace(self) -> Pace:
@@ -187,7 +188,7 @@ class RunConfig:
 # In memory, things themselves can stand where their names are.
 _OBJECTS: dict[str, tuple[type, ...]] = {
     "method": (Method,),
-    "data": (Federation,),
+    "data": (Federation, pd.DataFrame),
     "model": (Callable,),  # type: ignore[dict-item]  # a module, or a function that makes one
 }
 
@@ -236,7 +237,7 @@ def _check_name(section: str, options: Section) -> None:
         return
     if not isinstance(name, _OBJECTS.get(section, ())):
         raise UserError(f"{section}={name} is not possible: it must be a name")
-    for option in options:
+    for option in options if not isinstance(name, pd.DataFrame) else ():  # a table still needs its options
         if option != "name":
             raise UserError(f"{section}.{option} is not possible beside a {section} that was made already")
 

@@ -1,6 +1,6 @@
 """A run on disk.
 
-    run.json            what was asked for, versions, a fingerprint of the data (null: they are at silos)
+    run.json            what was asked for, versions, notes, a fingerprint of the data (null: at silos)
     config.yaml         the whole configuration; `idiolect run config.yaml` repeats the run
     clients.parquet     client, train, validation, test: rows of each client
     metrics.parquet     round, client, kind, part, metric, value
@@ -20,7 +20,7 @@ A run between silos has more files: see `silo/served_run.py`. Until a run is fin
 
 import hashlib
 import platform
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -83,12 +83,14 @@ class RunFolder:
         federation: Federation | None = None,
         *,
         asked: Mapping[str, Any] | None = None,
+        notes: Sequence[str] = (),
         further: Mapping[str, Any] | None = None,
     ) -> "RunFolder":
         """A new run; the folder must not exist or be empty.
 
         federation: the data; None, for now, where they are at silos.
         asked: the configuration before anything in it was decided.
+        notes: what was decided, besides those on the data.
         further: files of plain data by name.
         """
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -103,9 +105,13 @@ class RunFolder:
             for name, content in (further or {}).items():
                 write_json(folder / name, content)
             digest = None if federation is None else fingerprint(federation)
-            facts = {"format": FORMAT, "data_sha256": digest, "versions": versions(), "asked": asked}
-            write_json(folder / "run.json", facts)
-        return cls(path)
+            told = [*(() if federation is None else federation.notes), *notes]
+            facts = {"format": FORMAT, "data_sha256": digest, "versions": versions(), "notes": told}
+            write_json(folder / "run.json", {**facts, "asked": asked})
+        created = cls(path)
+        for note in told:
+            created.log(f"note: {note}")
+        return created
 
     @property
     def config(self) -> RunConfig:
@@ -126,6 +132,11 @@ class RunFolder:
         """Versions and the data's fingerprint."""
         facts: dict[str, Any] = read_json(self.path / "run.json")
         return facts
+
+    @property
+    def notes(self) -> list[str]:
+        """What was found and done while the data were read."""
+        return list(self.facts().get("notes", ()))
 
     def federation(self) -> Federation:
         """The data; of those that are at silos, names and sizes, and how a table's rows are read."""

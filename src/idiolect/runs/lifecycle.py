@@ -8,7 +8,7 @@ import torch
 from idiolect.data.federation import Federation
 from idiolect.errors import UserError
 from idiolect.runs.config import RunConfig
-from idiolect.runs.decisions import Decision, decide
+from idiolect.runs.decisions import decide
 from idiolect.runs.folder import RunFolder, fingerprint
 from idiolect.runs.lock import alone_in, creating_in
 from idiolect.runs.rounds import Training, Watcher, play_rounds
@@ -36,7 +36,9 @@ def start_or_continue(config: RunConfig, watch: Watch = nobody) -> RunFolder:
     simulation = check(decision.config, federation)
     with creating_in(config.folder.parent):
         folder = find_run(config)  # another process may have been faster
-        folder = folder or _create(config, decision, federation)
+        folder = folder or RunFolder.create(
+            config.folder, decision.config, federation, asked=config.plain(), notes=decision.notes
+        )
     return _begin(folder, simulation, watch)
 
 
@@ -46,15 +48,9 @@ def check(config: RunConfig, federation: Federation) -> Simulation:
     return build_simulation(config, federation)
 
 
-def _create(asked: RunConfig, decision: Decision, federation: Federation) -> RunFolder:
-    folder = RunFolder.create(asked.folder, decision.config, federation, asked=asked.plain())
-    for note in decision.notes:
-        folder.log(note)
-    return folder
-
-
 def find_run(config: RunConfig) -> RunFolder | None:
     """The run of this configuration if it was begun; another one in its folder is refused."""
+    config.plain()  # what no file can hold is refused before anything is written
     if not (config.folder / "run.json").is_file():
         return None
     folder = RunFolder(config.folder)

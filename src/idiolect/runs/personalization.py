@@ -11,9 +11,10 @@ from pathlib import Path
 import pandas as pd
 
 from idiolect.data.federation import Federation
+from idiolect.data.hints import names
 from idiolect.data.newcomers import newcomers_like
+from idiolect.data.reading import Reading, read_frame, read_table
 from idiolect.data.splits import DEFAULT_FRACTIONS
-from idiolect.data.tables import read_table
 from idiolect.errors import UserError, did_you_mean
 from idiolect.evaluation.metrics import Measures, evaluate
 from idiolect.runs.client_model import ClientModels, export_client, thresholds_of
@@ -23,7 +24,8 @@ from idiolect.runs.settings import Settings
 from idiolect.simulation import Simulation
 
 OPTIONS = ("data", "steps", "out")
-DATA_OPTIONS = ("name", "client", "fractions")
+READING_OPTIONS = ("separator", "decimal", "encoding", "missing_values")
+DATA_OPTIONS = ("name", "client", "fractions", *READING_OPTIONS)
 
 
 class Newcomers(ClientModels):
@@ -46,10 +48,11 @@ def personalize(run: RunFolder, settings: Settings) -> Newcomers:
     if "name" not in data:
         raise UserError("data is missing: give the newcomers' table, as data=new.csv")
     config = run.config
+    newcomers = _read(data, config.data)
     trained = reported_simulation(run)
     federation = newcomers_like(
         trained.federation,
-        data["name"] if isinstance(data["name"], pd.DataFrame) else read_table(data["name"]),
+        newcomers,
         client=str(data.get("client") or config.data.get("client") or "client"),
         seed=config.seed,
         fractions=data.get("fractions") or config.data.get("fractions") or DEFAULT_FRACTIONS,
@@ -62,6 +65,18 @@ def personalize(run: RunFolder, settings: Settings) -> Newcomers:
             export_client(simulation, config, name, folder / name, thresholds=thresholds)
     measures = replace(config.evaluation.measures(federation), thresholds=thresholds)
     return Newcomers(simulation, measures, folder)
+
+
+def _read(data: Settings, of_run: Settings) -> pd.DataFrame:
+    """The newcomers' table, read as the run's unless said otherwise."""
+    given = {option: value for option, value in (of_run | data).items() if option in READING_OPTIONS}
+    if "missing_values" in given:
+        given["missing_values"] = names(given["missing_values"])
+    reading = Reading(**given)
+    source = data["name"]
+    return (
+        read_frame(source, reading).frame if isinstance(source, pd.DataFrame) else read_table(source, reading)
+    )
 
 
 def train_newcomers(trained: Simulation, federation: Federation, steps: int | None) -> Simulation:

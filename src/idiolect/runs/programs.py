@@ -102,6 +102,7 @@ class TableProgram(nn.Module):
 
     column: Tensor
     is_category: Tensor
+    is_indicator: Tensor
     category: Tensor
     mean: Tensor
     scale: Tensor
@@ -122,6 +123,9 @@ class TableProgram(nn.Module):
         filled = torch.where(missing, self.filling, columns).index_select(1, self.column)
         scaled = (filled - self.mean) / self.scale
         inputs = torch.where(self.is_category, filled.eq(self.category).to(torch.float64), scaled)
+        inputs = torch.where(
+            self.is_indicator, missing.index_select(1, self.column).to(torch.float64), inputs
+        )
         # Through float32, as the rows were that the model was trained on.
         outputs = self.module(inputs.to(torch.float32).to(self.model.dtype))
         unanswerable = (columns.abs() == torch.inf).any(1)
@@ -132,13 +136,14 @@ class TableProgram(nn.Module):
 
 
 class _Input(NamedTuple):
-    """One input of the model: a column's number, or one of its categories."""
+    """One input of the model: a column's number, one of its categories, or whether it is missing."""
 
     column: int
     mean: float = 0.0
     scale: float = 1.0
     category: float = 0.0
     is_category: bool = False
+    is_indicator: bool = False
 
 
 def _encoding(preprocessing: Preprocessing) -> dict[str, Tensor]:
@@ -155,8 +160,10 @@ def _vector(entries: list[Any]) -> Tensor:
 
 def _inputs(column: Column, place: int) -> list[_Input]:
     if column.kind == "number":
-        return [_Input(place, mean=column.mean, scale=column.scale)]
-    return [_Input(place, category=float(c), is_category=True) for c in range(len(column.categories))]
+        inputs = [_Input(place, mean=column.mean, scale=column.scale)]
+    else:
+        inputs = [_Input(place, category=float(c), is_category=True) for c in range(len(column.categories))]
+    return [*inputs, _Input(place, is_indicator=True)] if column.indicator else inputs
 
 
 def _filling(column: Column) -> float:

@@ -99,6 +99,8 @@ def _read(source: Source) -> Settings:
 
 def _file(name: str) -> Settings:
     path = Path(name)
+    if path.suffix.lower() in (".csv", ".gz", ".tsv", ".parquet"):
+        raise UserError(f"{name!r} is a table, not settings: give it as data={name}")
     if not path.is_file():
         raise UserError(f"{name!r} is neither a setting of the form key=value nor a YAML file that exists")
     try:
@@ -125,6 +127,8 @@ def _override(argument: str) -> Settings:
         raise UserError(f"{argument!r} is not a setting: it must look like rounds=50 or method.mixing=0.5")
     if not text:
         raise UserError(f"{argument!r} has no value: give it as {key}=VALUE (null for none)")
+    if re.fullmatch(r"[?,;|.:/+*#-]+", text):  # a mark, such as "?" for missing values or "|" between columns
+        return normalise({key: text})
     try:
         value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]), resolve=True)["value"]  # type: ignore[index, call-overload]
     except (YAMLError, OmegaConfBaseException) as error:

@@ -91,9 +91,15 @@ def _client_smoothness(rows: Tensor, batch_size: int | None) -> float:
 
 
 def _rows(federation: Federation, client: int, layer: nn.Linear) -> Tensor:
-    """A client's training rows as the layer sees them, with a one for the bias."""
-    rows = federation.inputs[federation.train.of(client)].flatten(1).to(torch.float64)
-    return rows if layer.bias is None else torch.nn.functional.pad(rows, (0, 1), value=1.0)
+    """A client's training rows as the layer sees them, with a one for the bias; as long as they weigh."""
+    index = federation.train.of(client)
+    rows = federation.inputs[index].flatten(1).to(torch.float64)
+    if layer.bias is not None:
+        rows = torch.nn.functional.pad(rows, (0, 1), value=1.0)
+    if not federation.task.class_weights:
+        return rows
+    weights = torch.tensor(federation.task.class_weights, dtype=torch.float64)
+    return rows * weights[federation.targets[index]].sqrt()[:, None]
 
 
 def curvature(objective: Objective) -> float:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from idiolect.data.preprocessing import require_column
-from idiolect.data.tables import read_table
+from idiolect.data.reading import Reading, read_file
 from idiolect.errors import UserError
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.lock import alone_in, creating_in
@@ -22,6 +22,8 @@ from idiolect.silo.monitor import View
 from idiolect.silo.serve_settings import serve_settings
 from idiolect.silo.served_run import ServedRun
 from idiolect.silo.service import Silo
+
+log = logging.getLogger(__name__)
 
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 NOWHERE: AbstractContextManager[Sequence[View]] = nullcontext(())
@@ -90,6 +92,10 @@ def join(
     keys: str | Path | None = None,
     state: str | Path = "silo-state",
     ignore: Sequence[str] = (),
+    separator: str = "auto",
+    decimal: str = "auto",
+    encoding: str = "auto",
+    missing_values: Sequence[str] = ("?",),
     methods: Sequence[str] = (),
     allow_method: Sequence[str] = (),
     allow_model: Sequence[str] = (),
@@ -110,6 +116,7 @@ def join(
     keys: your folder from `silo_init`.
     state: where your models and state are kept.
     ignore: columns to leave out.
+    separator, decimal, encoding, missing_values: how the file is written, where that is not to be recognised.
     methods: those that you admit; all by default.
     allow_method, allow_model, allow_codec, allow_metric: what of your own installation may be used, as
         package.module:Name.
@@ -121,9 +128,11 @@ def join(
     """
     check_names([name])
     chosen_keys = _chosen_keys(keys, insecure, server)
-    table = read_table(data)
+    read = read_file(data, Reading(separator, decimal, encoding, tuple(missing_values), asked_as="--"))
+    table = read.frame
     for column in ignore:
         require_column(table, column, "column to ignore")
+    read.require_clear([name for name in table.columns if name not in ignore])
     limits = Limits(
         methods=tuple(methods),
         own_methods=tuple(allow_method),
@@ -150,6 +159,8 @@ def join(
     from idiolect.silo.supernode import run_silo
 
     with _log_in(folder):
+        for note in read.notes:
+            log.info("data: %s", note)
         run_silo(silo, server, chosen_keys, folder / "flower")
 
 

@@ -198,7 +198,7 @@ def read_schema(section: Any, folder: Path, split_seed: int) -> Schema | Search:
             section.get("class_weights"),
         )
     rows = Preprocessing(
-        tuple(_column(str(name), options or {}) for name, options in section["columns"].items()),
+        tuple(_column(str(name), options or {}, missing) for name, options in section["columns"].items()),
         missing,
         classes,
         str(section["target"]),
@@ -233,18 +233,20 @@ def _choice(section: Mapping[str, Any], key: str, choices: Sequence[str]) -> Any
     return value
 
 
-def _column(name: str, options: Any) -> Column:
+def _column(name: str, options: Any, missing: Missing) -> Column:
     if not isinstance(options, Mapping) or odd_options(options):
         raise UserError(
             f"schema.columns.{name}={options} is not possible: give {{mean: 0, scale: 1}} for a number or "
             "{categories: [a, b]} for a category"
         )
+    indicator = missing == "indicate"  # nobody has looked which columns miss values
     if "categories" in options:
         categories = tuple(str(category) for category in options["categories"])
-        return Column(name, "category", categories=categories, most_frequent=categories[0])
-    return Column(
-        name, "number", mean=float(options.get("mean", 0.0)), scale=float(options.get("scale", 1.0))
-    )
+        return Column(
+            name, "category", categories=categories, most_frequent=categories[0], indicator=indicator
+        )
+    mean, scale = float(options.get("mean", 0.0)), float(options.get("scale", 1.0))
+    return Column(name, "number", mean=mean, scale=scale, indicator=indicator)
 
 
 def odd_options(options: Mapping[str, Any]) -> set[str]:

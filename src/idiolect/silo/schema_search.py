@@ -44,7 +44,8 @@ def find_schema(search: Search, summaries: Summaries) -> Schema:
     tables = list(summaries.values())
     by_name = [{column.name: column for column in table.columns} for table in tables]
     columns = tuple(
-        ColumnSummary.joined([table[column.name] for table in by_name]).fit() for column in tables[0].columns
+        ColumnSummary.joined([table[column.name] for table in by_name]).fit(search.missing)
+        for column in tables[0].columns
     )
     if not columns:
         raise UserError(f"the silos' tables have no columns besides the target {search.target!r}")

@@ -4,6 +4,7 @@
 |-----------|---------------------------------------------------------------------------------------------|
 | numbers   | how many training rows have a value, their mean, the sum of squared deviations from it      |
 | category  | which values there are in training rows; how often each, only if missing values are imputed |
+| missing   | whether training rows miss a value, only if missing values are indicated                    |
 | target    | as numbers, or which classes there are in all rows                                          |
 
 What would come close to telling rows is refused: numbers of very few rows, and texts that nearly every row
@@ -28,13 +29,13 @@ from idiolect.data.preprocessing import (
     require_column,
     summarise_column,
 )
+from idiolect.data.roles import are_dates, are_names
 from idiolect.data.tables import without_missing_targets
 from idiolect.data.targets import MOST_WHOLE_CLASSES
 from idiolect.errors import UserError
 from idiolect.silo.schema import Search, split_rows
 
 FEWEST_VALUES = 5  # a mean and a spread of fewer come close to the values themselves
-FEWEST_NAMES = 10  # more different texts than this, and half as many as rows, may be names
 _LARGEST, _LARGEST_COUNT = 1e140, 2**53  # their sums and squares can still be computed with
 
 
@@ -85,6 +86,10 @@ def summarise(table: pd.DataFrame, name: str, search: Search) -> TableSummary:
 
 
 def _summarise_feature(values: pd.Series, search: Search) -> ColumnSummary:
+    if are_dates(values.dropna()):
+        raise UserError(
+            f"column {values.name!r} holds dates; turn it into numbers or leave it out with --ignore"
+        )
     summary = summarise_column(values, str(values.name) in search.categories)
     if summary.kind == "number":
         _refuse_few(summary)
@@ -92,7 +97,7 @@ def _summarise_feature(values: pd.Series, search: Search) -> ColumnSummary:
         _refuse_names(summary)
         if search.missing == "refuse":  # nothing will be filled in with the most frequent one
             summary = dataclasses.replace(summary, counts=_uncounted(summary.counts))
-    return summary
+    return dataclasses.replace(summary, has_missing=summary.has_missing and search.missing == "indicate")
 
 
 def _summarise_target(values: pd.Series, training: pd.Series, search: Search) -> ColumnSummary:
@@ -128,7 +133,7 @@ def _refuse_missing_values(features: pd.DataFrame) -> None:
         if absent:
             raise UserError(
                 f"column {name!r} has {absent} missing values; fill them in, leave it out with --ignore, or "
-                "agree on schema.missing=impute"
+                "agree on schema.missing=impute or schema.missing=indicate"
             )
 
 
@@ -144,7 +149,7 @@ def _refuse_few(summary: ColumnSummary) -> None:
 def _refuse_names(summary: ColumnSummary) -> None:
     different, rows = len(summary.counts), sum(summary.counts.values())
     summary.fit()  # refuses too many categories
-    if different > FEWEST_NAMES and 2 * different > rows:
+    if are_names(different, rows):
         raise UserError(
             f"column {summary.name!r} has {different} different texts in {rows} training rows, as names or "
             "identifiers have; leave it out with --ignore"

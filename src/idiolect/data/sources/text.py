@@ -10,9 +10,9 @@ import torch
 from idiolect.core import rng
 from idiolect.core.task import Task
 from idiolect.data.federation import Federation
+from idiolect.data.reading import read_table
 from idiolect.data.sources.downloads import RemoteFile, find, obtain
 from idiolect.data.splits import DEFAULT_FRACTIONS, Fractions, split_clients
-from idiolect.data.tables import read_table
 from idiolect.errors import UserError
 
 _TINY = RemoteFile(
