@@ -197,9 +197,9 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
     """Check settings against the real signatures and fill in every default."""
     for key in settings:
         require_known(key, [*fields_of(RunConfig), *SHORTCUTS], "")
-    for section in ("method", "data"):
+    for section, command in (("method", "methods"), ("data", "datasets")):
         if "name" not in settings.get(section, {}):
-            raise UserError(f"{section} is missing; give it as {section}=NAME (see `idiolect {section}s`)")
+            raise UserError(f"{section} is missing; give it as {section}=NAME (see `idiolect {command}`)")
     for section in NAMED_SECTIONS:
         _check_name(section, settings.get(section, {}))
     settings = _with_defaults(settings)
