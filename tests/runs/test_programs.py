@@ -76,7 +76,11 @@ class Case:
 
 CASES = {
     "mixture of outputs": ("outcome", "float32", ["method=apfl", "method.mixture_of=outputs"]),
-    "binary": ("event", "float64", ["method=ditto", "model=mlp", "model.hidden=[5]"]),
+    "binary, missing values indicated": (
+        "event",
+        "float64",
+        ["method=ditto", "model=mlp", "model.hidden=[5]", "data.missing=indicate"],
+    ),
     "regression": ("price", "float64", ["method=apfl", "method.mixture_of=outputs", "lr=0.05"]),
     "regression, single": ("price", "float32", ["method=fedavg", "model=mlp", "model.hidden=[5]", "lr=0.05"]),
 }
@@ -120,6 +124,9 @@ def expected_outputs(case: Case) -> np.ndarray:
             commonest = str(data[column.name].mode()[0])
             texts = values.astype(object).where(values.notna(), commonest).astype(str)
             blocks.append(np.stack([texts == category for category in column.categories], 1).astype(float))
+        if column.indicator:
+            blocks.append(values.isna().to_numpy(float)[:, None])
+    assert any(column.indicator for column in fitted.columns) == (fitted.missing == "indicate")
     inputs = np.concatenate(blocks, 1).astype(np.float32).astype(case.dtype)
     number = simulation.federation.names.index(CLIENT)
     kinds: Any = simulation.predictor(number)
@@ -372,7 +379,7 @@ def tensor_answers(file: Path, inputs: Tensor) -> dict[str, np.ndarray]:
 
 
 def test_the_card_is_beside_the_file_and_in_it(cases: Callable[[str], Case], tmp_path: Path) -> None:
-    run = cases("binary").run
+    run = cases("binary, missing values indicated").run
     for file in FILES:
         export_program(run, CLIENT, tmp_path / file)
     assert {file.name for file in tmp_path.iterdir()} == {*FILES, *(f"{file}.card.md" for file in FILES)}
@@ -388,7 +395,7 @@ def test_the_card_is_beside_the_file_and_in_it(cases: Callable[[str], Case], tmp
 def test_a_file_that_cannot_be_is_refused_before_anything_is_computed(
     cases: Callable[[str], Case], tmp_path: Path
 ) -> None:
-    run = cases("binary").run
+    run = cases("binary, missing values indicated").run
     with pytest.raises(UserError, match=r"model.pkl must end in \.pt2 or \.onnx"):
         export_program(run, CLIENT, tmp_path / "model.pkl")
     with pytest.raises(UserError, match=r"there is no folder '.*nowhere'; make it first"):

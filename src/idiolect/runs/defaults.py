@@ -15,7 +15,7 @@ _BY_DATA: dict[str, Settings] = {
     "synthetic": {"metric": "accuracy"},
     "opposed-signs": {"metric": "accuracy"},
 }
-# Vowels: so few rounds that seven methods are compared in half a minute; the shared model could gain a little.
+# Vowels: so few rounds that seven methods are compared in half a minute; the shared model could gain more.
 # APFL's weight is chosen by mean validation accuracy over seeds 0 to 2, from adaptive, 0.25, 0.5 and 0.75:
 # learned on training rows, the weight of a model that fits them all goes to 1, training alone.
 # EFL: Fisher terms in every round cost twice what FedAvg sends; in every tenth they change its accuracy by

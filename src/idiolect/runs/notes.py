@@ -23,7 +23,7 @@ def run_notes(summary: Mapping[str, Any], method: Method, prefix: str = "") -> l
     notes = []
     if summary["diverged"]:
         told = "; ".join(_diverged(kind, kinds[kind]) for kind in summary["diverged"])
-        hint = " ".join(smaller_rates(method, prefix))
+        hint = " ".join([*smaller_rates(method, prefix), "(rates that are left open suit the data)"])
         notes.append(f"{summary['ended'] or 'diverged'}: {told}; try {hint}")
     if untrained := [kind for kind, numbers in kinds.items() if numbers["untrained"]]:
         told = f"for {_listed(untrained)} the model before training is reported"
