@@ -27,6 +27,7 @@ from idiolect.simulation import Simulation
 TASKS = {
     "regression": Task("regression", 1),
     "binary": Task("binary", 1),
+    "weighted": Task("binary", 1, class_weights=(0.2, 6.0)),
     "multiclass": Task("multiclass", 4),
 }
 
@@ -42,7 +43,7 @@ def federation_of(kind: str, scale: float = 1.0, sizes: tuple[int, ...] = (9, 30
         "regression": torch.tensor(outputs, dtype=torch.float32),
         "binary": torch.tensor(outputs[:, 0] > 0.5).long(),
         "multiclass": torch.tensor(outputs.argmax(1)),
-    }[kind]
+    }[task.kind]
     parts = [torch.arange(sum(sizes[:i]), sum(sizes[: i + 1])) for i in range(len(sizes))]
     train = Rows.of_clients([part[:-4] for part in parts])
     held = Rows.of_clients([part[-4:] for part in parts])
