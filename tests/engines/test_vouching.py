@@ -253,7 +253,7 @@ def test_a_doubt_is_kept_in_the_runs_folder_and_the_run_goes_on_after_it(
 
     config = resolve({**settings, "out": str(tmp_path / "wrong")})
     with pytest.raises(Killed):
-        start_or_continue(config, [Killer()])
+        start_or_continue(config, lambda _: [Killer()])
     folder = continue_run(find_run(config))  # type: ignore[arg-type]
     assert folder.config.engine.optimise is False
     torch.testing.assert_close(

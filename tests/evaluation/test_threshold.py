@@ -88,7 +88,7 @@ def test_the_exported_model_decides_as_the_table_says(metric: str, tmp_path: Pat
     for place, client in enumerate(data.names):
         model = load_model(idiolect.export(run, client=client, out=tmp_path / client))
         rows = data.test.of(place)
-        truth, decided = data.targets[rows], model.decide(data.inputs[rows])
+        truth, decided = data.targets[rows], model.decide(model.outputs(data.inputs[rows]))
         assert values[client, "accuracy"] == pytest.approx(sk.accuracy_score(truth, decided))
         if truth.any():
             assert values[client, "f1"] == pytest.approx(sk.f1_score(truth, decided))

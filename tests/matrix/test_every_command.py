@@ -112,7 +112,8 @@ def export_each_kind(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> 
         folder = runs.new_name()
         invoke("export", finished.path, "--client", "north", "--kind", name, "--out", folder)
         assert json.loads((folder / "model.json").read_text())["round"] == summary["kinds"][name]["round"]
-        decided = load_model(folder).decide(federation.inputs[rows].double())
+        model = load_model(folder)
+        decided = model.decide(model.outputs(federation.inputs[rows]))
         hits = (decided == federation.targets[rows]).double()
         assert float(hits.mean()) == pytest.approx(values.loc["north", name], abs=1e-12)
         at_round = finished.metrics()["round"] == summary["kinds"][name]["round"]

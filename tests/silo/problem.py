@@ -10,7 +10,7 @@ import torch
 
 from idiolect.core import tree
 from idiolect.data.tables import from_frame
-from idiolect.methods.catalogue import find_method
+from idiolect.methods.catalogue import CATALOGUE as METHODS
 from idiolect.runs.config import resolve
 from idiolect.runs.setup import build_simulation, place_states
 from idiolect.runs.signatures import dump
@@ -47,7 +47,9 @@ def own_rows(name: str) -> pd.DataFrame:
 
 def own_rates(name: str) -> dict[str, Any]:
     """A method's own default rates: left open they would suit the rows, of which a coordinator has none."""
-    method = find_method(name)()
+    if not METHODS.knows(name):  # one of a package that is yet to be installed
+        return {}
+    method = METHODS.find(name)()
     defaults = dump(method)
     return {rate: defaults[rate] for rate in method.suited_rates(1.0, 1) if rate in defaults}
 

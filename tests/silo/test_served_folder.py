@@ -121,7 +121,7 @@ def test_the_card_of_the_global_model_has_what_silos_told(tmp_path: Path) -> Non
         told = told[told.client == "south"] if client else told
         expected = told.groupby(["part", "metric"])["value"].mean().to_dict()
         assert {(m["part"], m["metric"]): m["value"] for m in card["metrics"]} == pytest.approx(expected)
-        assert len(expected) == (0 if run is quiet else 4)
+        assert len(expected) == (0 if run is quiet else 6)
         assert all((m["interval"] is None) == bool(client) for m in card["metrics"])
 
 

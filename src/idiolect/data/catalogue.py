@@ -118,8 +118,6 @@ def describe(federation: Federation) -> pd.DataFrame:
     )
     own = [_targets_of(federation, client) for client in range(len(federation))]
     if not federation.task.is_classification:
-        if federation.preprocessing is not None:
-            own = [federation.preprocessing.restore_target(t.double()) for t in own]
         table["target mean"] = [float(t.double().mean()) for t in own]
         table["target deviation"] = [float(t.double().std(correction=0)) for t in own]
         return table
