@@ -1,10 +1,11 @@
-"""Federations as scikit-learn's estimators: `fit(X, y, groups=clients)`, then predictions by each row's client.
+"""`fit(X, y, groups=clients)`, and predictions for each row by the model of its client.
 
 >>> import numpy as np
 >>> draw = np.random.default_rng(0)
 >>> X, site = draw.normal(size=(90, 2)), np.repeat(["north", "south", "west"], 30)
 >>> y = np.where(X[:, 0] * np.where(site == "west", -1, 1) > 0.2, "high", "low")
->>> estimator = FederatedClassifier("apfl", rounds=20, settings={"method.mixing": 0.75}).fit(X, y, groups=site)
+>>> estimator = FederatedClassifier("apfl", rounds=20, settings={"method.mixing": 0.75})
+>>> estimator = estimator.fit(X, y, groups=site)
 >>> [estimator.predict([[2.0, 0.0]], groups=[client]).item() for client in ("north", "west")]
 ['high', 'low']
 >>> bool(estimator.score(X, y, groups=site) > 0.9)
@@ -14,7 +15,7 @@ True
 import copy
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -30,7 +31,7 @@ from idiolect.data.tables import client_ids
 from idiolect.errors import UserError
 from idiolect.estimators.fitted_models import FittedModels
 from idiolect.runs.personal_model import PersonalModel
-from idiolect.runs.settings import read_settings
+from idiolect.runs.settings import Settings, merge, read_settings
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -126,24 +127,27 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         }
         if not is_frame:  # no column of an array has a name that says what it is
             data["keep"] = list(table.columns)
-        # A module is made the client's own in place, and a parameter is to stay as it was given.
-        model = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model
-        self.result_ = train(self.method, data, model, **self._settings())
+        settings = self._settings(data)
+        self.result_ = train(**settings)
         for note in self.result_.notes:
             warnings.warn(note, ConvergenceWarning, stacklevel=3)
         self._models = FittedModels.of_result(self.result_, self.kind)
+        missing_values = self._models.preprocessing.missing_values
+        self._reading = Reading(
+            decimal=settings["data"].get("decimal", "auto"), missing_values=missing_values
+        )
         self.clients_ = np.array(self._models.names)
 
-    def _settings(self) -> dict[str, Any]:
-        """What `train` is told besides the data."""
-        given = read_settings([self.settings or {}])
+    def _settings(self, data: Mapping[str, Any]) -> Settings:
+        """What `train` is told."""
+        own = read_settings([self.settings or {}])
         for path, parameter in _SAID_ELSEWHERE.items():
-            section: Any = given
-            for part in path:
-                section = section.get(part) if isinstance(section, Mapping) else None
-            if section is not None:
+            if _is_said(own, path):
                 raise UserError(f"settings holds {'.'.join(path)}, which is said by {parameter}")
-        return {**given, "seed": self.seed, **({} if self.rounds is None else {"rounds": self.rounds})}
+        # Training puts a module into its precision, and a parameter is to stay as it was given.
+        model = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model
+        said = {"method": self.method, "data": data, "model": model, "seed": self.seed}
+        return merge(read_settings([said if self.rounds is None else {**said, "rounds": self.rounds}]), own)
 
     def _table(self, X: Any, *, reset: bool) -> pd.DataFrame:
         """The rows as a table: a data frame with its columns as they are, anything else as numbers."""
@@ -151,8 +155,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             validate_data(self, X, reset=reset, skip_check_array=True)
             if reset:
                 self._columns = [str(name).strip() for name in X.columns]
-            missing = Reading.missing_values if reset else self._models.preprocessing.missing_values
-            return read_frame(X.set_axis(self._columns, axis=1), Reading(missing_values=missing)).frame
+            return X.set_axis(self._columns, axis=1)
         finite = "allow-nan" if self._takes_missing_values else True
         values = validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite=finite)
         if reset:
@@ -162,14 +165,10 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     def _answers(self, X: Any, groups: Any, answer: Callable[[PersonalModel, Tensor], Tensor]) -> np.ndarray:
         """What the model of each row's client says of its outputs, in the order of the rows."""
         check_is_fitted(self)
-        inputs = self._models.preprocessing.transform(self._table(X, reset=False)).to(torch.float64)
-        if groups is None:
-            blocks = {None: np.arange(len(inputs))}
-        else:
-            check_consistent_length(inputs, groups)
-            blocks = pd.Series(_client_names(groups)).groupby(_client_names(groups)).indices
+        table = read_frame(self._table(X, reset=False), self._reading).frame
+        inputs = self._models.preprocessing.transform(table).to(torch.float64)
         answers: np.ndarray | None = None
-        for client, rows in blocks.items():
+        for client, rows in _by_client(groups, len(inputs)):
             model = self._models.of(client, torch.float64)
             block = answer(model, model.outputs(inputs[torch.as_tensor(rows)])).numpy()
             if answers is None:
@@ -200,6 +199,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Train; `groups` says whose row each is, and without it all are one client's."""
+        name = getattr(y, "name", None)
         y = column_or_1d(y, warn=True)
         assert_all_finite(y, input_name="y")
         check_classification_targets(y)
@@ -208,7 +208,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         names = list(as_text(pd.Series(classes)))
         if len(set(names)) < len(names):
             raise UserError(f"the classes {list(classes)} must differ by more than spaces around them")
-        self._fit(X, pd.Series(classes[codes], name=getattr(y, "name", None)), groups)
+        self._fit(X, pd.Series(classes[codes], name=name), groups)
         self.classes_ = classes
         self._places = [self._models.class_names.index(name) for name in names]
         return self
@@ -244,10 +244,11 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Train; `groups` says whose row each is, and without it all are one client's."""
+        name = getattr(y, "name", None)
         y = column_or_1d(y, warn=True, dtype=np.float64)
         assert_all_finite(y, input_name="y")
         check_consistent_length(X, y)
-        self._fit(X, pd.Series(y), groups)
+        self._fit(X, pd.Series(y, name=name), groups)
         return self
 
     def predict(self, X: Any, groups: Any = None) -> np.ndarray:
@@ -276,6 +277,26 @@ def _groups(groups: Any, rows: int) -> np.ndarray:
 def _client_names(groups: Any) -> np.ndarray:
     """Whose row each is, as the federation calls them."""
     return client_ids(pd.Series(column_or_1d(groups), name="groups")).astype(str)
+
+
+def _by_client(groups: Any, rows: int) -> Iterator[tuple[str | None, np.ndarray]]:
+    """Clients and their rows; without groups all rows are nobody's."""
+    if groups is None:
+        yield None, np.arange(rows)
+        return
+    check_consistent_length(np.empty(rows), groups)
+    clients, owners = np.unique(_client_names(groups), return_inverse=True)
+    for number, client in enumerate(clients):
+        yield str(client), np.flatnonzero(owners == number)
+
+
+def _is_said(settings: Any, path: Sequence[str]) -> bool:
+    """Whether settings have a value at a place."""
+    for part in path:
+        if not isinstance(settings, Mapping) or part not in settings:
+            return False
+        settings = settings[part]
+    return True
 
 
 def _free_names(table: pd.DataFrame, *wanted: str) -> list[str]:

@@ -37,14 +37,14 @@ class FittedModels:
         assert federation.preprocessing is not None, "it was made from a table"
         with result.reported(kind) as simulation:
             kind, _ = chosen_predictor(simulation, federation.names[0], kind)
-            own = simulation.predictors()[kind]
+            stacked: dict[str, Predictor] = {str(k): models for k, models in simulation.predictors().items()}
         shared = None
         if "global" in kinds:
             with result.reported("global") as simulation:
                 shared = simulation.global_model()
         return cls(
             federation.names,
-            own,
+            stacked[kind],
             deciding_task(federation.task, kind, result.thresholds),
             shared,
             deciding_task(federation.task, "global", result.thresholds),
