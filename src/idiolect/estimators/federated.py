@@ -47,7 +47,7 @@ try:
     )
 except ImportError:
     raise UserError(
-        "the estimators need scikit-learn of version 1.6 or later: pip install 'idiolect[sklearn]'"
+        "the estimators need scikit-learn 1.8 or later: pip install 'idiolect[sklearn]'"
     ) from None
 
 ONE_CLIENT = "everybody"  # whose rows they are where `groups` does not say
