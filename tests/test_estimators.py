@@ -119,6 +119,8 @@ def test_without_a_shared_model_one_has_to_say_whose_rows_they_are() -> None:
         estimator.predict(X)
     with pytest.raises(UserError, match=r"no client 'nort' \(did you mean north\?\): local has no shared mo"):
         estimator.predict(X[:1], groups=["nort"])
+    with pytest.raises(UserError, match="X has no rows"):
+        estimator.predict(_named(X[:0]), groups=[])
     alone = FederatedRegressor("local", rounds=2).fit(X, NUMBERS)
     assert alone.clients_.tolist() == ["everybody"]
     np.testing.assert_array_equal(alone.predict(X), alone.predict(X, groups=["everybody"] * len(X)))

@@ -174,7 +174,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             if answers is None:
                 answers = np.empty((len(inputs), *block.shape[1:]), block.dtype)
             answers[rows] = block
-        assert answers is not None, "there are rows"
+        if answers is None:
+            raise UserError("X has no rows; at least one is needed")
         return answers
 
 
