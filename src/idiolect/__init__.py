@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from idiolect.data.picture import draw
     from idiolect.data.tables import from_frame
     from idiolect.errors import UserError
+    from idiolect.estimators import FederatedClassifier, FederatedRegressor
     from idiolect.evaluation.metrics import evaluate
     from idiolect.models import build_model
     from idiolect.participation import Participation
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Comparison",
+    "FederatedClassifier",
+    "FederatedRegressor",
     "Federation",
     "Newcomers",
     "Participation",
@@ -93,6 +96,7 @@ _HOMES = {
     "data.picture": ("draw",),
     "data.tables": ("from_frame",),
     "errors": ("UserError",),
+    "estimators": ("FederatedClassifier", "FederatedRegressor"),
     "evaluation.metrics": ("evaluate",),
     "models": ("build_model",),
     "participation": ("Participation",),

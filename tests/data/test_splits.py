@@ -69,6 +69,15 @@ def test_too_few_rows_are_refused_by_name_or_dropped():
         split_clients(rows, ["a", "tiny", "c"], seed=0, minimum_rows=99, too_few="drop")
 
 
+def test_too_few_rows_can_all_be_for_training():
+    rows = [torch.arange(10), torch.arange(10, 12), torch.arange(12, 20)]
+    split = split_clients(rows, ["a", "tiny", "c"], seed=0, too_few="train")
+    assert split.kept == (0, 1, 2)
+    assert sorted(split.train.of(1).tolist()) == [10, 11]
+    sizes = [part.sizes.tolist() for part in (split.train, split.validation, split.test)]
+    assert sizes == [[6, 2, 6], [2, 0, 1], [2, 0, 1]]
+
+
 @pytest.mark.parametrize(
     "fractions", [(0.5, 0.2, 0.2), (0.0, 0.5, 0.5), (1.2, -0.2, 0.0), (float("nan"), 0.5, 0.5), (0.5, 0.5)]
 )

@@ -19,7 +19,7 @@ from idiolect.errors import UserError
 
 Fractions = tuple[float, float, float]
 DEFAULT_FRACTIONS: Fractions = (0.6, 0.2, 0.2)
-TooFew = Literal["refuse", "drop"]
+TooFew = Literal["refuse", "drop", "train"]
 
 
 class Split(NamedTuple):
@@ -69,14 +69,15 @@ def split_clients(
     """Split every client's rows into training, validation and test.
 
     rows: one tensor of row numbers for each client, as the partitioners give them.
-    minimum_rows: a client with fewer rows is refused by name or dropped, as `too_few` says; never less
-        than the number of shares above zero, which is the default, so that no part is empty.
+    minimum_rows: a client with fewer rows is refused by name, dropped, or trains on all its rows and has no
+        others, as `too_few` says; never less than the number of shares above zero, which is the default, so
+        that no part is empty.
     shuffle: draw the parts at random; otherwise the first rows train and the last ones test, which is
         right for rows in the order of time.
     """
     check_fractions(fractions)
     floor = max(minimum_rows or 0, sum(f > 0 for f in fractions))
-    kept = tuple(i for i, r in enumerate(rows) if len(r) >= floor)
+    kept = tuple(i for i, r in enumerate(rows) if len(r) >= floor or (too_few == "train" and len(r)))
     if len(kept) < len(rows) and too_few == "refuse":
         small = next(i for i, r in enumerate(rows) if len(r) < floor)
         raise UserError(
@@ -88,7 +89,8 @@ def split_clients(
     ordered = [rows[i] for i in kept]
     if shuffle:
         ordered = _shuffled(ordered, [names[i] for i in kept], seed)
-    parts = [torch.split(own, list(part_sizes(len(own), fractions))) for own in ordered]
+    sizes = [part_sizes(len(own), fractions) if len(own) >= floor else (len(own), 0, 0) for own in ordered]
+    parts = [torch.split(own, list(size)) for own, size in zip(ordered, sizes, strict=True)]
     train, validation, test = (Rows.of_clients(part) for part in zip(*parts, strict=True))
     return Split(train, validation, test, kept)
 

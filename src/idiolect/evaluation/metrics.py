@@ -260,7 +260,9 @@ def evaluate(simulation: Surveyed, measures: Measures | None = None) -> pd.DataF
         rows = rows_of(federation, part)
         if len(rows.index):
             tables.append(_evaluate_part(simulation, part, rows, measures.metrics, thresholds))
-    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(COLUMNS))
+    if not tables:  # of an empty table nothing tells which columns are numbers
+        return pd.DataFrame(columns=list(COLUMNS)).astype({"round": "int64", "value": "float64"})
+    return pd.concat(tables, ignore_index=True)
 
 
 def _thresholds(simulation: Surveyed, measures: Measures) -> Mapping[str, float]:
