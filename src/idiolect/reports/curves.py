@@ -103,6 +103,8 @@ def _new_curves(evidence: Evidence, sheet: Sheet) -> tuple[Any, Any]:
 
 def _curve(evidence: Evidence, axes: Any, model: str, places: Values, values: Values) -> None:
     """A curve that may leave the axis: a mark with an arrow is where it does."""
+    if np.isnan(values).all():
+        return
     models, room = Models(evidence), curves_room(evidence)
     method, kind = models.look(model)
     look = mark_look(method, kind)

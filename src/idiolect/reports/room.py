@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-FAR = 3.0  # quartile ranges beyond the quartiles
+_FAR = 3.0  # quartile ranges beyond the quartiles
+_NEAR = 0.25  # of the median, which is not far however equal the other values are
 _SMALLEST_SPAN = 0.02  # of the values, so that labels of ticks differ
 _PADDING = 0.04
 _MANY_TIMES = 20.0  # that the largest has the smallest value: then the axis is logarithmic
@@ -90,11 +91,11 @@ def _finite(values: ArrayLike) -> Values:
 
 
 def _usual(values: Values, central: float) -> Values:
-    """Those that are not far outside of the middle half; where that is one value, far from the mean."""
+    """Those that are not far outside of the middle half."""
     if not len(values):
         return values
     with np.errstate(over="ignore"):  # values of diverged models: infinitely far is far
         first, median, third = np.percentile(values, [25, 50, 75])
-        reach = FAR * ((third - first) or np.abs(values - median).mean())
+        reach = max(_FAR * (third - first), _NEAR * abs(median)) or 1.0
         low, high = np.percentile(values, [50 - 50 * central, 50 + 50 * central], method="nearest")
         return values[(values >= min(first - reach, low)) & (values <= max(third + reach, high))]
