@@ -75,7 +75,7 @@ def _a_row_for_each_model(evidence: Evidence, sheet: Sheet) -> Any:
     judged, models, room = evidence.judged, Models(evidence), clients_room(evidence)
     figure, axes = new_figure(sheet, _MODEL_ROW * len(judged), [])
     # Clients side by side instead of on top of each other, the same one at the same height in every row.
-    aside = 0.6 * (np.arange(len(evidence.clients)) * _GOLDEN % 1 - 0.5)
+    aside: Values = 0.6 * (np.arange(len(evidence.clients), dtype=np.float64) * _GOLDEN % 1 - 0.5)
     for place, model in enumerate(reversed(judged)):
         values = evidence.clients[model].to_numpy(float)
         drawn = room.at_edge(values)

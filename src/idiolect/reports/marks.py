@@ -47,8 +47,9 @@ def draw_arrows(axes: Any, room: Room, values: Values, places: Values, *, sidewa
     ):
         where = places[beyond.any(axis=1)]
         edges = np.full(len(where), edge)
-        step = away * 0.75 * MARK_SIZE / 72
-        shift = ScaledTranslation(*((step, 0) if sideways else (0, step)), axes.figure.dpi_scale_trans)
+        right, up = (away, 0) if sideways else (0, away)
+        step = 0.75 * MARK_SIZE / 72
+        shift = ScaledTranslation(step * right, step * up, axes.figure.dpi_scale_trans)
         axes.plot(
             *((edges, where) if sideways else (where, edges)),
             linestyle="",

@@ -70,6 +70,7 @@ def write_report(folders: Sequence[Path], page: Path) -> None:
         seeds=int(evidence.table.seeds.max()),
         choice=_choice(evidence),
         models=[_model_row(evidence, row) for _, row in evidence.table.iterrows()],
+        rounds=_rounds(evidence),
         client_columns=list(evidence.clients.columns),
         client_rows=_client_rows(evidence),
         figures=drawn,
@@ -132,7 +133,6 @@ def _model_row(evidence: Evidence, row: "pd.Series[Any]") -> dict[str, str]:
         else f" ± {show_value(row.std_over_seeds, evidence.metric)}",
         "mark": mark(diverged=row.diverged, untrained=row.untrained),
         "validation": show_value(row.validation, evidence.metric),
-        "round": _rounds(evidence, row.method, row.kind),
         "std": show_value(row["std"], evidence.metric),
         "worst_tenth": show_value(row.worst_tenth, evidence.metric),
         "worst": show_value(row.worst, evidence.metric),
@@ -150,12 +150,17 @@ def _choice(evidence: Evidence) -> str:
     return " or ".join(words[way] for way in chosen)
 
 
-def _rounds(evidence: Evidence, method: str, kind: str) -> str:
-    """The reported round; that of each seed may be another one."""
-    rounds = [
-        run.summary()["kinds"][kind]["round"] for run in evidence.runs if run.config.method_name == method
-    ]
-    return str(rounds[0]) if len(set(rounds)) == 1 else f"{min(rounds)}–{max(rounds)}"
+def _rounds(evidence: Evidence) -> dict[str, str]:
+    """The reported round of each model; that of each seed may be another one."""
+    rounds: dict[str, list[int]] = {}
+    for run in evidence.runs:
+        method = run.config.method_name
+        for kind, numbers in run.summary()["kinds"].items():
+            rounds.setdefault(model_name(method, kind), []).append(numbers["round"])
+    return {
+        model: str(own[0]) if len(set(own)) == 1 else f"{min(own)}–{max(own)}"
+        for model, own in rounds.items()
+    }
 
 
 def _client_rows(evidence: Evidence) -> list[tuple[str, list[str]]]:

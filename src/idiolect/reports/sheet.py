@@ -116,7 +116,7 @@ def _drawing_for(name: str) -> Iterator[None]:
     from matplotlib import rc_context
 
     ink = LIGHT["ink"]
-    settings = {
+    settings: dict[Any, Any] = {
         "svg.hashsalt": name,  # no random names: two reports of the same runs are the same file
         "svg.fonttype": "none",  # text stays text: it can be read aloud and found
         "text.parse_math": False,  # a client may be called $1$

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
+import numpy as np
+
 from idiolect.methods.catalogue import METHODS
 from idiolect.reports.palette import LIGHT, SERIES
 from idiolect.runs.tabulation import ALONE, SHARED
@@ -83,5 +85,5 @@ def mark_path(mark: str, size: float) -> str:
 
     style = MarkerStyle(mark)
     outline = style.get_path().transformed(style.get_transform())
-    corners = outline.to_polygons()[0]
+    corners = np.asarray(outline.to_polygons()[0])
     return "M" + "L".join(f"{size * x:.1f} {-size * y:.1f}" for x, y in corners) + "Z"
