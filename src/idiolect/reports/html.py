@@ -3,6 +3,7 @@
 from typing import Any
 
 from idiolect.errors import UserError
+from idiolect.reports.palette import DARK, LIGHT
 
 
 def render(template: str, **content: Any) -> str:
@@ -18,4 +19,5 @@ def render(template: str, **content: Any) -> str:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
+    environment.globals.update(light=LIGHT, dark=DARK)
     return environment.get_template(template).render(content)

@@ -1,8 +1,8 @@
 """The report page: one HTML file with everything in it, and its figures as files beside it."""
 
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,13 @@ import pandas as pd
 
 from idiolect.errors import UserError
 from idiolect.methods.catalogue import find_method
-from idiolect.quantities import show_value
-from idiolect.reports import figures
-from idiolect.reports.evidence import BITS_PER_MEGABYTE, Evidence, gather
+from idiolect.quantities import amount, show_value
+from idiolect.reports.clients import clients_compared, clients_words
+from idiolect.reports.curves import curves_words, learning_curves, traffic_words, value_for_traffic
+from idiolect.reports.evidence import Evidence, gather
 from idiolect.reports.html import render
+from idiolect.reports.sheet import Sheet, save
+from idiolect.reports.styles import mark_path, method_styles
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.notes import comparison_notes, mark
 from idiolect.runs.tabulation import model_name
@@ -23,34 +26,19 @@ from idiolect.store.files import write_bytes
 
 @dataclass(frozen=True)
 class FigureOnPage:
-    """A drawing, and what it says in words."""
+    """A drawing, for wide and for narrow windows, and what it says in words."""
 
     name: str
     title: str
     description: str
-    svg: str
+    wide: str
+    narrow: str
 
 
-DRAWINGS: tuple[tuple[str, Callable[[Evidence], Any], str, str], ...] = (
-    (
-        "clients",
-        figures.clients_compared,
-        "Does joining help each client?",
-        "Each row is a client; each mark is its value under one method's model.",
-    ),
-    (
-        "curves",
-        figures.learning_curves,
-        "Round by round",
-        "Mean over clients after each evaluation. The number in the table is that of the round chosen on "
-        "validation rows, not the best of this curve.",
-    ),
-    (
-        "traffic",
-        figures.value_for_traffic,
-        "For how much traffic?",
-        "The same means against the bits that crossed so far, counted from the messages.",
-    ),
+DRAWINGS: tuple[tuple[str, str, Callable[[Evidence, Sheet], Any], Callable[[Evidence], str]], ...] = (
+    ("clients", "How each client fares", clients_compared, clients_words),
+    ("curves", "Round by round", learning_curves, curves_words),
+    ("traffic", "For how much traffic?", value_for_traffic, traffic_words),
 )
 
 
@@ -65,14 +53,24 @@ def write_report(folders: Sequence[Path], page: Path) -> None:
         raise UserError("a report page needs matplotlib and jinja2: pip install 'idiolect[report]'")
     evidence = gather(folders)
     page.parent.mkdir(parents=True, exist_ok=True)
-    drawn = [_draw(evidence, page.parent / "figures", *drawing) for drawing in DRAWINGS]
+    drawn = [
+        FigureOnPage(
+            name, title, words(evidence), **save(name, partial(draw, evidence), page.parent / "figures")
+        )
+        for name, title, draw, words in DRAWINGS
+    ]
     html = render(
         "page.html",
         title=_title(evidence),
         evidence=evidence,
         answer=_answer(evidence),
         notes=comparison_notes(evidence.runs),
+        marks=_marks(evidence),
+        amount=amount,
+        seeds=int(evidence.table.seeds.max()),
+        choice=_choice(evidence),
         models=[_model_row(evidence, row) for _, row in evidence.table.iterrows()],
+        rounds=_rounds(evidence),
         client_columns=list(evidence.clients.columns),
         client_rows=_client_rows(evidence),
         figures=drawn,
@@ -80,23 +78,6 @@ def write_report(folders: Sequence[Path], page: Path) -> None:
         data_notes=_data_notes(evidence),
     )
     write_bytes(page, html.encode())
-
-
-def _draw(
-    evidence: Evidence, folder: Path, name: str, draw: Callable[[Evidence], Any], title: str, description: str
-) -> FigureOnPage:
-    from matplotlib import rc_context
-
-    figure = draw(evidence)
-    folder.mkdir(parents=True, exist_ok=True)
-    picture, vector = io.BytesIO(), io.StringIO()
-    figure.savefig(picture, format="png", dpi=150)
-    # No date and no random names: two reports of the same runs are the same file.
-    with rc_context({"svg.hashsalt": name}):
-        figure.savefig(vector, format="svg", metadata={"Date": None})
-    write_bytes(folder / f"{name}.png", picture.getvalue())
-    svg = vector.getvalue()
-    return FigureOnPage(name, title, description, svg[svg.index("<svg") :])
 
 
 def _title(evidence: Evidence) -> str:
@@ -129,27 +110,56 @@ def _answer(evidence: Evidence) -> str:
     return sentence
 
 
+def _marks(evidence: Evidence) -> dict[str, dict[str, str]]:
+    """The colour and the mark of each method, to be drawn beside its name."""
+    styles = method_styles(evidence.table.method)
+    return {
+        name: {"colour": f"var(--{style.colour_name})", "path": mark_path(style.mark, 10)}
+        for name, style in styles.items()
+    }
+
+
 def _model_row(evidence: Evidence, row: "pd.Series[Any]") -> dict[str, str]:
-    spread = "" if pd.isna(row.std_over_seeds) else f" ± {show_value(row.std_over_seeds, evidence.metric)}"
-
-    told = mark(diverged=row.diverged, untrained=row.untrained)
-
     def gain(name: str) -> str:
         better, worse = row[f"gain_over_{name}"], row[f"lose_to_{name}"]
-        averaged = " on average over seeds" if row.seeds > 1 else ""
-        return "–" if pd.isna(better) else f"{better:.3g} gain, {worse:.3g} lose{averaged}"
+        return "–" if pd.isna(better) else f"{better:.3g} / {worse:.3g}"
 
     return {
+        "method": row.method,
         "model": model_name(row.method, row.kind),
-        "mean": show_value(row["mean"], evidence.metric) + spread + told,
+        "mean": show_value(row["mean"], evidence.metric),
+        "spread": ""
+        if pd.isna(row.std_over_seeds)
+        else f" ± {show_value(row.std_over_seeds, evidence.metric)}",
+        "mark": mark(diverged=row.diverged, untrained=row.untrained),
         "validation": show_value(row.validation, evidence.metric),
         "std": show_value(row["std"], evidence.metric),
         "worst_tenth": show_value(row.worst_tenth, evidence.metric),
         "worst": show_value(row.worst, evidence.metric),
         "alone": gain("alone"),
         "shared": gain("shared"),
-        "down": f"{row.down_bits / BITS_PER_MEGABYTE:.2f}",
-        "up": f"{row.up_bits / BITS_PER_MEGABYTE:.2f}",
+        "down": amount(row.down_bits),
+        "up": amount(row.up_bits),
+    }
+
+
+def _choice(evidence: Evidence) -> str:
+    """How the reported round was chosen, in words."""
+    chosen = dict.fromkeys(run.summary()["chosen_by"] for run in evidence.runs)
+    words = {"validation": "the best on validation rows", "last": "the last one"}
+    return " or ".join(words[way] for way in chosen)
+
+
+def _rounds(evidence: Evidence) -> dict[str, str]:
+    """The reported round of each model; that of each seed may be another one."""
+    rounds: dict[str, list[int]] = {}
+    for run in evidence.runs:
+        method = run.config.method_name
+        for kind, numbers in run.summary()["kinds"].items():
+            rounds.setdefault(model_name(method, kind), []).append(numbers["round"])
+    return {
+        model: str(own[0]) if len(set(own)) == 1 else f"{min(own)}–{max(own)}"
+        for model, own in rounds.items()
     }
 
 
