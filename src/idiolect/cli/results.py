@@ -13,15 +13,13 @@ from idiolect.runs.comparison import Comparison, Failure
 from idiolect.runs.config import build_method
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.gain_words import (
-    GROUP_HEADINGS,
-    HEADINGS,
-    by_chance,
     choice_sentences,
-    client_gain_rows,
-    gain_rows,
+    client_table,
     gain_sentences,
-    group_rows,
-    why_no_intervals,
+    gain_table,
+    group_table,
+    unit,
+    what_noise_is,
 )
 from idiolect.runs.notes import comparison_notes, mark, run_notes
 from idiolect.runs.tabulation import model_name
@@ -168,18 +166,20 @@ def _print_gains(comparison: Comparison, *, clients: bool) -> None:
     models, by_client = comparison.gain_summary(), comparison.gains()
     if models.empty:  # nothing to compare with
         return
-    print_table("who gains by joining?", list(HEADINGS), gain_rows(models, by_client))
-    for line in (*gain_sentences(models), *choice_sentences(models)):
+    counted = unit(models.metric.iloc[0])
+    print_table(f"who gains by joining? ({counted}, 95 % intervals)", *gain_table(models, by_client))
+    for line in (
+        *gain_sentences(models),
+        *choice_sentences(models),
+        *what_noise_is(models, comparison.runs),
+    ):
         typer.echo(line)
-    if (sentence := by_chance(models)) is not None:
-        typer.echo(sentence)
-    if (sentence := why_no_intervals(comparison.runs)) is not None:
-        typer.echo(sentence)
-    if groups := group_rows(models):
-        print_table("which clients gain? (thirds)", list(GROUP_HEADINGS), groups)
-    if clients:
-        headings, rows = client_gain_rows(models, by_client)
-        print_table("gain of each client over training alone (95 %)", headings, rows)
+    headings, rows = group_table(models)
+    if rows:
+        print_table(f"mean gain over training alone by thirds of the clients ({counted})", headings, rows)
+    headings, rows = client_table(models, by_client)
+    if clients and rows:
+        print_table(f"each client's gain over training alone ({counted}; * beyond noise)", headings, rows)
 
 
 def _print_clients(values: pd.DataFrame, part: str, metric: str) -> None:

@@ -15,6 +15,7 @@ from idiolect.quantities import show_value
 from idiolect.reports import figures
 from idiolect.reports.evidence import BITS_PER_MEGABYTE, Evidence, gather
 from idiolect.reports.html import render
+from idiolect.runs import gain_words
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.notes import comparison_notes, mark
 from idiolect.runs.tabulation import model_name
@@ -72,6 +73,7 @@ def write_report(folders: Sequence[Path], page: Path) -> None:
         evidence=evidence,
         answer=_answer(evidence),
         notes=comparison_notes(evidence.runs),
+        gains=_gains(evidence),
         models=[_model_row(evidence, row) for _, row in evidence.table.iterrows()],
         client_columns=list(evidence.clients.columns),
         client_rows=_client_rows(evidence),
@@ -80,6 +82,21 @@ def write_report(folders: Sequence[Path], page: Path) -> None:
         data_notes=_data_notes(evidence),
     )
     write_bytes(page, html.encode())
+
+
+def _gains(evidence: Evidence) -> dict[str, Any] | None:
+    """Who gains by joining: tables and sentences; None where there is nothing to compare with."""
+    if evidence.gains is None or evidence.gains.models.empty:
+        return None
+    clients, models = evidence.gains.clients, evidence.gains.models
+    return {
+        "unit": gain_words.unit(evidence.metric),
+        "sentences": [*gain_words.gain_sentences(models), *gain_words.choice_sentences(models)],
+        "noise": gain_words.what_noise_is(models, evidence.runs),
+        "models": gain_words.gain_table(models, clients),
+        "groups": gain_words.group_table(models),
+        "clients": gain_words.client_table(models, clients),
+    }
 
 
 def _draw(
@@ -120,13 +137,17 @@ def _answer(evidence: Evidence) -> str:
         f"mean {evidence.part} {evidence.metric_label} {show_value(best['mean'], evidence.metric)}, "
         f"worst client {show_value(best.worst, evidence.metric)}."
     )
-    if not pd.isna(best.gain_over_alone):
-        averaged = ", on average over seeds" if best.seeds > 1 else ""
-        sentence += (
-            f" Against training alone {best.gain_over_alone:.3g} of {best.clients:.3g} clients gain "
-            f"and {best.lose_to_alone:.3g} lose{averaged}."
-        )
-    return sentence
+    told = _gain_of(evidence, best.method, best.kind)
+    return f"{sentence} {told[0].upper()}{told[1:]}." if told else sentence
+
+
+def _gain_of(evidence: Evidence, method: str, kind: str) -> str | None:
+    """Who gains over training alone with one model, if that is known."""
+    if evidence.gains is None or evidence.gains.models.empty:
+        return None
+    models = evidence.gains.models
+    own = models[(models.method == method) & (models.kind == kind) & (models.over == "alone")]
+    return next(iter(gain_words.gain_sentences(own)), None)
 
 
 def _model_row(evidence: Evidence, row: "pd.Series[Any]") -> dict[str, str]:

@@ -7,6 +7,7 @@ few rows is told by the best choice for the test rows, which nobody can make (th
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -99,21 +100,24 @@ def cost_of_choosing(made: pd.DataFrame, method: str, *, higher_is_better: bool)
     }
 
 
-def kept_by(made: pd.DataFrame, client: str, *, higher_is_better: bool) -> tuple[str, int, Model] | None:
-    """What a client takes home: of several methods that whose choices are best on validation rows.
+class Kept(NamedTuple):
+    """The model that a client takes home, and beside which method's it was chosen."""
 
-    The method, the first seed, and the model.
-    """
+    model: Model
+    seed: int
+    method: str
+
+
+def kept_by(made: pd.DataFrame, client: str, *, higher_is_better: bool) -> Kept:
+    """What a client keeps under the first seed; of several methods' that whose choices validate best."""
     own = made[made.client == client]
-    if own.empty:
-        return None
     means = made.groupby("method", sort=False)["validation"].mean()
     if means.notna().any():
         method = str(means.idxmax() if higher_is_better else means.idxmin())
     else:
         method = str(own.method.iloc[0])
     first = own[own.method == method].iloc[0]
-    return method, int(first.seed), Model.named(str(first.chosen))
+    return Kept(Model.named(str(first.chosen)), int(first.seed), method)
 
 
 def chosen_model(method: str) -> Model:

@@ -23,11 +23,14 @@ import pandas as pd
 
 from idiolect.errors import UserError
 from idiolect.methods.catalogue import find_method
+from idiolect.runs.choice import Kept, kept_by
+from idiolect.runs.client_model import client_number
 from idiolect.runs.config import RunConfig, resolve
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.gains import GainTables, measure_gains
 from idiolect.runs.lifecycle import Watch, check, find_run, nobody, start_or_continue
 from idiolect.runs.lock import LOCK, alone_in
+from idiolect.runs.reported import CHOSEN
 from idiolect.runs.settings import Settings, merge, parse_settings
 from idiolect.runs.setup import load_federation
 from idiolect.runs.signatures import alias_of, fields_of
@@ -120,18 +123,34 @@ class Comparison:
 
     def gains(self) -> pd.DataFrame:
         """Each client's gain under each model over training alone and over the shared one, with intervals."""
-        return self._gain_tables.clients
+        return self.gain_tables.clients
 
     def gain_summary(self) -> pd.DataFrame:
         """Who gains, loses and is within noise: a row for each model and what it is compared with."""
-        return self._gain_tables.models
+        return self.gain_tables.models
 
     def choices(self) -> pd.DataFrame:
         """The model that each client keeps, by its own validation rows, under each method and seed."""
-        return self._gain_tables.choices
+        return self.gain_tables.choices
+
+    def kept_by(self, client: str) -> Kept:
+        """The model that a client takes home: the one that it chose by its own validation rows."""
+        made = self.choices()
+        if made.empty:
+            raise UserError(
+                f"--kind {CHOSEN} is not possible: clients choose between training alone and another method, "
+                f"and {str(self.path)!r} has no finished runs of both; compare methods=local,fedavg,apfl"
+            )
+        client_number(client, tuple(made.client.unique()))  # says who there is
+        return kept_by(made, client, higher_is_better=self.runs[0].summary()["higher_is_better"])
+
+    def run_of(self, method: str, seed: int) -> RunFolder:
+        """One of the finished runs."""
+        return next(run for run in self.runs if (run.config.method_name, run.config.seed) == (method, seed))
 
     @cached_property
-    def _gain_tables(self) -> GainTables:
+    def gain_tables(self) -> GainTables:
+        """All that is known of gains; measured once, when the comparison is made."""
         files = [self.path / name for name in GAIN_FILES]
         if not all(file.is_file() for file in files):
             return measure_gains(self.runs)
@@ -142,7 +161,7 @@ class Comparison:
         write_parquet(self.path / "table.parquet", self.table)
         for name in GAIN_FILES:  # of other runs, if some were missing
             (self.path / name).unlink(missing_ok=True)
-        measured = self._gain_tables
+        measured = self.gain_tables
         for name, table in zip(
             GAIN_FILES, (measured.clients, measured.models, measured.choices), strict=True
         ):

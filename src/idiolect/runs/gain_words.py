@@ -17,67 +17,30 @@ AGAINST = {"alone": "training alone", "shared": "the one shared model"}
 HEADINGS = (
     "model",
     "mean",
-    "mean gain over training alone (95 %)",
-    "clients that gain / lose / within noise",
-    "worst-off client (95 %)",
-    "mean gain over the shared model (95 %)",
-    "gain / lose / within noise",
+    "gain over training alone",
+    "clients gain / lose / noise",
+    "worst-off client",
+    "gain over the shared model",
+    "clients gain / lose / noise",
 )
-GROUP_HEADINGS = (
-    "mean gain over training alone",
-    "few rows",
-    "middle",
-    "many rows",
-    "near the others",
-    "between",
-    "far",
+_GROUPS = dict(
+    zip(
+        (*SIZES, *DISTANCES),
+        ("few rows", "middle", "many rows", "near the others", "between", "far"),
+        strict=True,
+    )
 )
 
 Row = Mapping[Any, Any]
-
-
-def called(method: str, kind: str) -> str:
-    """A model's name, and what it is if it is a baseline or a choice."""
-    model = Model(method, kind)
-    if kind == CHOSEN:
-        return f"{model} (each client's best on validation)"
-    what = {ALONE: "alone", SHARED: "shared", TUNED: "fine-tuned"}.get(model)
-    return f"{model} ({what})" if what else str(model)
+Table = tuple[list[str], list[list[str]]]  # headings and rows
 
 
 def gain_sentences(models: pd.DataFrame) -> list[str]:
-    """Who gains over training alone, and who over the shared model where there is nothing else to say."""
+    """Who gains over training alone; over the shared model where nobody trained alone."""
     if models.empty:
         return []
     over = "alone" if (models.over == "alone").any() else "shared"
-    told = models[(models.over == over) & ((models.method != SHARED.method) | (models.kind != SHARED.kind))]
-    return [sentence(row) for row in told.to_dict(orient="records")]
-
-
-def sentence(row: Row) -> str:
-    """One model against one baseline."""
-    name, against = called(row["method"], row["kind"]), AGAINST[row["over"]]
-    if not row["clients"]:
-        return f"{name} against {against}: no client has a value of both"
-    if row["no_interval"] == row["clients"]:
-        counts = "there are no intervals, so nobody can say whether a client's gain is more than noise"
-    else:
-        counts = (
-            f"{row['gain']} of {row['clients']} clients gain beyond noise, {row['lose']} lose, "
-            f"{row['within_noise']} are within noise{_too_few(row)}"
-        )
-    mean = f"mean gain {show_gain(row['mean_gain'], row['metric'])} ({_ends(row, 'low', 'high')})"
-    noise = " – within noise" if row["low"] <= 0 <= row["high"] else ""
-    return f"{name} against {against}: {counts}; {mean}{noise}"
-
-
-def _too_few(row: Row) -> str:
-    few = row["too_few_rows"]
-    return f" ({few} with fewer than {LEAST_ROWS} rows to test on, too few to say)" if few else ""
-
-
-def _ends(row: Row, low: str, high: str) -> str:
-    return f"95 %: {show_ends(row[low], row[high], row['metric'])}"
+    return [_sentence(row) for row in models[models.over == over].to_dict(orient="records")]
 
 
 def choice_sentences(models: pd.DataFrame) -> list[str]:
@@ -86,48 +49,99 @@ def choice_sentences(models: pd.DataFrame) -> list[str]:
         return []
     chosen = models[(models.kind == CHOSEN) & (models.over == "alone")]
     return [
-        f"{row['method']} chosen: each client keeps what is best on its validation rows of {row['method']} and "
-        f"the baselines; {100 * row['wrong_choices']:.0f} % of the choices were not the best on test rows, which "
-        f"costs {_unsigned(row['cost_of_choosing'], row['metric'])} against an oracle that knows these "
-        f"({show_value(row['oracle'], row['metric'])}); all runs it needs send {amount(row['up_bits'])} up"
+        f"{row['method']} chosen: each client keeps what is best on its own validation rows, {row['method']} "
+        f"or a baseline; {100 * row['wrong_choices']:.0f} % of the choices were not the best on test rows, "
+        f"which costs {show_gain(row['cost_of_choosing'], row['metric']).removeprefix('+')} against an "
+        f"oracle that knows these ({show_value(row['oracle'], row['metric'])}); the runs that it needs send "
+        f"{amount(row['up_bits'])} up"
         for row in chosen.to_dict(orient="records")
     ]
 
 
-def _unsigned(gain: float, metric: str) -> str:
-    return show_gain(gain, metric).removeprefix("+")
+def what_noise_is(models: pd.DataFrame, runs: Sequence[RunFolder]) -> list[str]:
+    """What beyond noise means, how many clients would seem to differ if none did; or why nobody can say."""
+    sentences = []
+    if len(models) and (expected := models["by_chance"].max()):
+        sentences.append(
+            "beyond noise: the 95 % interval (paired bootstrap over the client's test rows and the seeds) "
+            f"does not hold 0; by chance alone about {expected:.2g} client(s) in each row would seem to gain "
+            "or lose"
+        )
+    for run in runs:
+        if why := why_none(run):
+            return [*sentences, f"{run.config.method_name} has no intervals: {why}"]
+    return sentences
 
 
-def by_chance(models: pd.DataFrame) -> str | None:
-    """How many clients would seem to differ if none did."""
-    expected = models["by_chance"].max() if len(models) else 0
-    if not expected:
-        return None
-    return (
-        "beyond noise: the 95 % interval (paired bootstrap over the client's test rows and the seeds) does "
-        f"not hold 0; by chance alone about {expected:.1g} client(s) of a row would seem to gain or lose"
-    )
-
-
-def gain_rows(models: pd.DataFrame, clients: pd.DataFrame) -> list[list[str]]:
-    """A row for each model under `HEADINGS`."""
-    means = clients.groupby(["method", "kind"], sort=False)["value"].mean()
-    metric = models.metric.iloc[0]
+def gain_table(models: pd.DataFrame, clients: pd.DataFrame) -> Table:
+    """A row for each model."""
+    means = clients.groupby(["method", "kind"], sort=False)["value"].mean().reset_index()
     by_pair = {(r["method"], r["kind"], r["over"]): r for r in models.to_dict(orient="records")}
     rows = []
-    for (method, kind), mean in means.items():  # type: ignore[misc]
+    for each in means.to_dict(orient="records"):
+        method, kind = each["method"], each["kind"]
         alone, shared = (by_pair.get((method, kind, over)) for over in BASELINES)
-        row = [called(method, kind), show_value(float(mean), metric), _mean_gain(alone), _counts(alone)]
-        rows.append([*row, _worst(alone), _mean_gain(shared), _counts(shared)])
-    return rows
+        mean = show_value(each["value"], models.metric.iloc[0])
+        row = [_called(method, kind), mean, _mean_gain(alone), _counts(alone), _worst(alone)]
+        rows.append([*row, _mean_gain(shared), _counts(shared)])
+    return list(HEADINGS), rows
+
+
+def group_table(models: pd.DataFrame) -> Table:
+    """Mean gains over training alone by thirds of the clients; no rows where there are too few of them."""
+    alone = models[models.over == "alone"]
+    names = [name for name in _GROUPS if alone[name].notna().any()]
+    rows = [
+        [_called(row["method"], row["kind"]), *(_number(row[name], row["metric"]) for name in names)]
+        for row in alone.to_dict(orient="records")
+    ]
+    return ["model", *(_GROUPS[name] for name in names)], rows if names else []
+
+
+def client_table(models: pd.DataFrame, clients: pd.DataFrame) -> Table:
+    """Each client's gain over training alone under each model, starred where it is beyond noise."""
+    metric, alone = models.metric.iloc[0], models[models.over == "alone"]
+    names = list(zip(alone.method, alone.kind, strict=True))
+    by_place = {(r["method"], r["kind"], r["client"]): r for r in clients.to_dict(orient="records")}
+    rows = [
+        [str(client), *(_client_gain(by_place[method, kind, client], metric) for method, kind in names)]
+        for client in dict.fromkeys(clients.client)
+    ]
+    return ["client", *(str(Model(*name)) for name in names)], rows if names else []
+
+
+def unit(metric: str) -> str:
+    """What gains are counted in."""
+    return "in points" if show_gain(0.0, metric).endswith("points") else f"in {metric}, + is better"
+
+
+def _called(method: str, kind: str) -> str:
+    """A model's name, and what it is if it is a baseline."""
+    model = Model(method, kind)
+    what = {ALONE: "alone", SHARED: "shared", TUNED: "fine-tuned"}.get(model)
+    return f"{model} ({what})" if what else str(model)
+
+
+def _sentence(row: Row) -> str:
+    """One model against one baseline."""
+    about = f"{_called(row['method'], row['kind'])} against {AGAINST[row['over']]}"
+    if not row["clients"]:
+        return f"{about}: no client has a value of both"
+    counts = "nobody can say what is more than noise"
+    if row["no_interval"] < row["clients"]:
+        few = row["too_few_rows"]
+        too_few = f" ({few} with fewer than {LEAST_ROWS} test rows, too few to say)" if few else ""
+        counts = (
+            f"{row['gain']} of {row['clients']} clients gain beyond noise, {row['lose']} lose, "
+            f"{row['within_noise']} are within noise{too_few}"
+        )
+    gain, metric = show_gain(row["mean_gain"], row["metric"]), row["metric"]
+    noise = ", within noise" if row["low"] <= 0 <= row["high"] else ""
+    return f"{about}: {counts}; mean gain {gain} (95 %: {show_ends(row['low'], row['high'], metric)}{noise})"
 
 
 def _mean_gain(row: Row | None) -> str:
-    if row is None or math.isnan(row["mean_gain"]):
-        return "–"
-    return (
-        f"{show_gain(row['mean_gain'], row['metric'])} ({show_ends(row['low'], row['high'], row['metric'])})"
-    )
+    return "–" if row is None else _with_ends(row["mean_gain"], row["low"], row["high"], row["metric"])
 
 
 def _counts(row: Row | None) -> str:
@@ -139,56 +153,22 @@ def _counts(row: Row | None) -> str:
 def _worst(row: Row | None) -> str:
     if row is None or not row["worst_client"]:
         return "–"
-    gain = show_gain(row["worst_gain"], row["metric"])
-    ends = (
-        ""
-        if math.isnan(row["worst_low"])
-        else f" ({show_ends(row['worst_low'], row['worst_high'], row['metric'])})"
-    )
-    return f"{row['worst_client']}: {gain}{ends}"
-
-
-def group_rows(models: pd.DataFrame) -> list[list[str]]:
-    """Gains over training alone by thirds of the clients, under `GROUP_HEADINGS`; none of too few clients."""
-    if models.empty:
-        return []
-    alone = models[models.over == "alone"]
-    names = [*SIZES, *DISTANCES]
-    return [
-        [called(row["method"], row["kind"]), *(show_gain(row[name], row["metric"]) for name in names)]
-        for row in alone.to_dict(orient="records")
-        if not all(math.isnan(row[name]) for name in names)
-    ]
-
-
-def client_gain_rows(models: pd.DataFrame, clients: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Headings, and for each client its gain over training alone under each model."""
-    metric, alone = models.metric.iloc[0], models[models.over == "alone"]
-    names = list(dict.fromkeys(zip(alone.method, alone.kind, strict=True)))
-    by_place = {(r["method"], r["kind"], r["client"]): r for r in clients.to_dict(orient="records")}
-    rows = [
-        [str(client), *(_client_gain(by_place[method, kind, client], metric) for method, kind in names)]
-        for client in dict.fromkeys(clients.client)
-    ]
-    return ["client", *(str(Model(*name)) for name in names)], rows
+    gain = _with_ends(row["worst_gain"], row["worst_low"], row["worst_high"], row["metric"])
+    return f"{row['worst_client']} {gain}"
 
 
 def _client_gain(row: Row, metric: str) -> str:
-    """The gain and its interval; marked where it is more than noise."""
-    if math.isnan(row["gain_over_alone"]):
-        return "–"
-    gain = show_gain(row["gain_over_alone"], metric).removesuffix(" points")
     if row["verdict_over_alone"] == FEW_ROWS:
-        return f"{gain} (too few rows)"
-    if math.isnan(row["low_over_alone"]):
-        return gain
-    beyond = " *" if row["verdict_over_alone"] in (GAIN, LOSS) else ""
-    return f"{gain} ({show_ends(row['low_over_alone'], row['high_over_alone'], metric)}){beyond}"
+        return f"{_number(row['gain_over_alone'], metric)} (too few rows)"
+    gain = _with_ends(row["gain_over_alone"], row["low_over_alone"], row["high_over_alone"], metric)
+    return gain + " *" * (row["verdict_over_alone"] in (GAIN, LOSS))
 
 
-def why_no_intervals(runs: Sequence[RunFolder]) -> str | None:
-    """One sentence, if some run has no predictions."""
-    for run in runs:
-        if why := why_none(run):
-            return f"{run.config.method_name}: no intervals: {why}"
-    return None
+def _with_ends(gain: float, low: float, high: float, metric: str) -> str:
+    """A gain and its interval."""
+    return _number(gain, metric) + ("" if math.isnan(low) else f" ({show_ends(low, high, metric)})")
+
+
+def _number(gain: float, metric: str) -> str:
+    """In a table whose title names the unit."""
+    return show_gain(gain, metric).removesuffix(" points")
