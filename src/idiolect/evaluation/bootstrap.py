@@ -2,8 +2,11 @@
 
 A replicate draws as many of the client's rows as it has, the same ones for all models (paired) and for all
 seeds: seeds that split the rows differently share some of them. How often a row was drawn is its weight, with
-which the metric's own function is computed for all replicates at once. With several seeds a replicate draws
-those too, as many as there are, the same ones for all clients: what varies are rows, and trainings.
+which the metric's own function is computed for all replicates at once.
+
+With several seeds a replicate draws those too, as many as there are, the same ones for all clients: what
+varies are rows, and trainings. Seeds differ by their rows as well, whose noise would count twice; so what the
+drawn seeds differ from the mean of all is scaled to the variance that is left without it (see `seed_part`).
 
 An interval is between the 2.5 % lowest and the 2.5 % highest replicates, taken without interpolation: so that
 of the negative is exactly the negative, and a failed model's infinite value does no harm. Draws are keyed by
@@ -79,6 +82,34 @@ def replicates(metric: Metric, task: Task, outputs: Tensor, targets: Tensor, cou
         pass  # a metric of a library that knows no vmap
     slow = [_of_drawn(metric, task, outputs, targets, drawn) for drawn in counts[:SLOW_RESAMPLES]]
     return _filled(np.array(slow), resamples)
+
+
+def over_seeds(drawn: np.ndarray, by_seed: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The mean over seeds in each replicate, with drawn rows; and what drawing seeds adds to it.
+
+    drawn: with drawn rows, [seeds, resamples]; by_seed: with all rows, [seeds]; counts: `seed_counts`.
+    """
+    known = ~np.isnan(drawn)
+    seen = known.sum(0)
+    mean = np.where(seen > 0, np.where(known, drawn, 0).sum(0) / np.maximum(seen, 1), np.nan)
+    if len(by_seed) < 2 or not np.isfinite(by_seed).all() or (both := seen == len(drawn)).sum() < 2:
+        return mean, np.zeros(len(mean))
+    noise = drawn[:, both].var(0, ddof=1).mean() - by_seed.var(ddof=1)
+    return mean, seed_part(by_seed, noise, counts)
+
+
+def seed_part(by_seed: np.ndarray, noise: float, counts: np.ndarray) -> np.ndarray:
+    """How far drawn seeds are from the mean of all, [resamples]; in it the variance that rows do not explain.
+
+    by_seed: of each seed, [seeds]; noise: how much of their variance is that of rows.
+    """
+    seeds, variance = len(by_seed), float(by_seed.var(ddof=1))
+    left = max(0.0, variance - noise)
+    if left == 0:
+        return np.zeros(len(counts))
+    # Draws from S things have the variance (S - 1) / S of what they stand for.
+    scale = np.sqrt(left / variance * seeds / (seeds - 1))
+    return np.asarray(scale * (counts @ (by_seed - by_seed.mean())) / seeds)
 
 
 def interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

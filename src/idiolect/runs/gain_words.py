@@ -18,10 +18,10 @@ HEADINGS = (
     "model",
     "mean",
     "gain over training alone",
-    "clients gain / lose / noise",
+    "gain/lose/noise",
     "worst-off client",
     "gain over the shared model",
-    "clients gain / lose / noise",
+    "gain/lose/noise",
 )
 _GROUPS = dict(
     zip(
@@ -81,7 +81,7 @@ def gain_table(models: pd.DataFrame, clients: pd.DataFrame) -> Table:
     for each in means.to_dict(orient="records"):
         method, kind = each["method"], each["kind"]
         alone, shared = (by_pair.get((method, kind, over)) for over in BASELINES)
-        mean = show_value(each["value"], models.metric.iloc[0])
+        mean = show_value((alone or shared or {"mean": each["value"]})["mean"], models.metric.iloc[0])
         row = [_called(method, kind), mean, _mean_gain(alone), _counts(alone), _worst(alone)]
         rows.append([*row, _mean_gain(shared), _counts(shared)])
     return list(HEADINGS), rows
@@ -147,7 +147,7 @@ def _mean_gain(row: Row | None) -> str:
 def _counts(row: Row | None) -> str:
     if row is None or row["no_interval"] == row["clients"]:
         return "–"
-    return f"{row['gain']} / {row['lose']} / {row['within_noise']}"
+    return f"{row['gain']}/{row['lose']}/{row['within_noise']}"
 
 
 def _worst(row: Row | None) -> str:

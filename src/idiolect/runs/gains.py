@@ -19,9 +19,11 @@ from idiolect.evaluation.bootstrap import (
     RESAMPLES,
     client_counts,
     interval,
+    over_seeds,
     replicates,
     row_counts,
     seed_counts,
+    seed_part,
 )
 from idiolect.runs.choice import candidates, choices, choosing_methods, chosen_model, cost_of_choosing
 from idiolect.runs.folder import RunFolder
@@ -82,13 +84,16 @@ def measure_gains(runs: Sequence[RunFolder], resamples: int = RESAMPLES) -> Gain
             baseline = BASELINES[over]
             with np.errstate(invalid="ignore"):  # both may be infinite
                 by_seed = sign * (values[model][place] - values[baseline][place])
-            drawn = _drawn_gains(sign, found, model, baseline, reported.seeds, by_seed, drawn_seeds)
-            gains[model, over] = gain = _gain(by_seed, drawn, tested)
-            means[model, over].add(gain.gain, drawn, drawn_clients[:, place])
+            drawn = _drawn_gains(found, (model, baseline), reported.seeds, sign, by_seed, drawn_seeds)
+            gains[model, over] = _gain(by_seed, drawn, tested)
+            means[model, over].add(by_seed, drawn, drawn_clients[:, place])
         known = {"client": client, "train_rows": float(reported.train_rows[client]), "tested_rows": tested}
         rows += [_client_row(known, _mean(values[model][place]), gains, model) for model in values]
     clients = pd.DataFrame(rows)
-    models = [_model_row(reported, clients, made, pair, means[pair]) for pair in pairs]
+    models = [
+        _model_row(reported, clients, made, pair, values[pair[0]], means[pair].interval(drawn_seeds))
+        for pair in pairs
+    ]
     return GainTables(clients, pd.DataFrame(models), made)
 
 
@@ -136,29 +141,29 @@ def _of_choices(found: Replicates, reported: Reported, kept: dict[Any, Any], cli
     return chosen
 
 
+class Drawn(NamedTuple):
+    """The gain in each replicate with drawn rows, [resamples], and what drawing seeds adds to it."""
+
+    rows: np.ndarray
+    seeds: np.ndarray
+
+
 def _drawn_gains(
-    sign: int,
     found: Replicates,
-    model: Model,
-    baseline: Model,
+    pair: tuple[Model, Model],
     seeds: Sequence[int],
+    sign: int,
     by_seed: np.ndarray,
     drawn_seeds: np.ndarray,
-) -> np.ndarray | None:
-    """The gain in each replicate: the mean over the seeds that it drew; None without predictions."""
-    own, other = found.get(model, {}), found.get(baseline, {})
+) -> Drawn | None:
+    """Replicates of the gain of one model over another; None without predictions of both."""
+    own, other = (found.get(model, {}) for model in pair)
     places = [p for p, s in enumerate(seeds) if not np.isnan(by_seed[p]) and s in own and s in other]
     if not places:
         return None
     with np.errstate(invalid="ignore"):
         gains = np.stack([sign * (own[seeds[place]] - other[seeds[place]]) for place in places])
-    times = np.where(np.isnan(gains), 0, drawn_seeds[:, places].T)
-    return _weighted(np.where(times > 0, gains, 0) * times, times)
-
-
-def _weighted(sums: np.ndarray, times: np.ndarray) -> np.ndarray:
-    total = times.sum(0)
-    return np.where(total > 0, sums.sum(0) / np.maximum(total, 1), np.nan)
+    return Drawn(*over_seeds(gains, by_seed[places], drawn_seeds[:, places]))
 
 
 def _mean(values: np.ndarray) -> float:
@@ -166,8 +171,8 @@ def _mean(values: np.ndarray) -> float:
     return float(known.mean()) if len(known) else float("nan")
 
 
-def _gain(by_seed: np.ndarray, drawn: np.ndarray | None, rows: int) -> Gain:
-    low, high = (np.nan, np.nan) if drawn is None else interval(drawn)
+def _gain(by_seed: np.ndarray, drawn: Drawn | None, rows: int) -> Gain:
+    low, high = (np.nan, np.nan) if drawn is None else interval(drawn.rows + drawn.seeds)
     gain = _mean(by_seed)
     return Gain(gain, float(low), float(high), _verdict(gain, float(low), float(high), rows))
 
@@ -185,22 +190,36 @@ def _verdict(gain: float, low: float, high: float, rows: int) -> str:
 
 
 class _MeanGain:
-    """The mean gain over clients, for which a replicate draws clients too."""
+    """The mean gain over clients, for which a replicate draws clients too, and their rows, and seeds."""
 
     def __init__(self, resamples: int) -> None:
         self.sums, self.times = np.zeros(resamples), np.zeros(resamples)
+        self.by_seed: list[np.ndarray] = []
 
-    def add(self, gain: float, drawn: np.ndarray | None, counts: np.ndarray) -> None:
+    def add(self, by_seed: np.ndarray, drawn: Drawn | None, counts: np.ndarray) -> None:
         """One client, drawn so often; without predictions its gain is taken as it is."""
-        gains = np.full(len(self.sums), gain) if drawn is None else drawn
+        gains = np.full(len(self.sums), _mean(by_seed)) if drawn is None else drawn.rows
         times = np.where(np.isnan(gains), 0, counts)
         self.sums += np.where(times > 0, gains, 0) * times
         self.times += times
+        if np.isfinite(by_seed).all():
+            self.by_seed.append(by_seed)
 
-    def interval(self) -> tuple[float, float]:
+    def interval(self, drawn_seeds: np.ndarray) -> tuple[float, float]:
         """Its 95 % interval."""
-        low, high = interval(_weighted(self.sums[None], self.times[None]))
+        means = np.where(self.times > 0, self.sums / np.maximum(self.times, 1), np.nan)
+        low, high = interval(means + self._of_seeds(drawn_seeds))
         return float(low), float(high)
+
+    def _of_seeds(self, drawn: np.ndarray) -> np.ndarray:
+        """What drawing seeds adds: these differ for all clients alike by what is not each client's own."""
+        if len(self.by_seed) < 2 or drawn.shape[1] < 2:
+            return np.zeros(len(drawn))
+        gains = np.stack(self.by_seed)
+        clients, seeds = gains.shape
+        own = gains - gains.mean(0) - gains.mean(1, keepdims=True) + gains.mean()
+        noise = float(np.square(own).sum()) / ((clients - 1) * (seeds - 1) * clients)
+        return seed_part(gains.mean(0), noise, drawn)
 
 
 def _client_row(
@@ -214,18 +233,23 @@ def _client_row(
 
 
 def _model_row(
-    reported: Reported, clients: pd.DataFrame, made: pd.DataFrame, pair: tuple[Model, str], mean: _MeanGain
+    reported: Reported,
+    clients: pd.DataFrame,
+    made: pd.DataFrame,
+    pair: tuple[Model, str],
+    values: np.ndarray,
+    ends: tuple[float, float],
 ) -> dict[str, Any]:
     model, over = pair
     own = clients[(clients.method == model.method) & (clients.kind == model.kind)].set_index("client")
     gains, verdicts = own[f"gain_over_{over}"].dropna(), own[f"verdict_over_{over}"]
-    low, high = mean.interval()
     row: dict[str, Any] = {
         "method": model.method,
         "kind": model.kind,
         "over": over,
         "metric": reported.metric,
-        "mean": float(own.value.mean()),
+        # As in the table of a comparison: over the clients, then over the seeds.
+        "mean": _mean(np.array([_mean(of_seed) for of_seed in values.T])),
         "clients": len(gains),
         "gain": int((verdicts == GAIN).sum()),
         "lose": int((verdicts == LOSS).sum()),
@@ -234,8 +258,8 @@ def _model_row(
         "no_interval": int((verdicts == NO_INTERVAL).sum()),
         "by_chance": BY_CHANCE * int(verdicts.isin([GAIN, LOSS, NOISE]).sum()),
         "mean_gain": float(gains.mean()),
-        "low": low,
-        "high": high,
+        "low": ends[0],
+        "high": ends[1],
         **_worst_off(own, over),
         **_thirds(gains, reported.train_rows, SIZES),
         **_thirds(gains, reported.distances(), DISTANCES),
