@@ -45,6 +45,7 @@ from idiolect.runs.personal_model import PersonalModel
 from idiolect.runs.personalization import Newcomers
 from idiolect.runs.personalization import personalize as give_models
 from idiolect.runs.programs import export_program
+from idiolect.runs.reported import CHOSEN
 from idiolect.runs.rounds import play_rounds
 from idiolect.runs.settings import Source, read_settings
 from idiolect.runs.setup import build_simulation, load_federation
@@ -147,7 +148,7 @@ def report(*folders: FolderPath | RunFolder | Comparison, out: FolderPath = "run
 
 
 def export(
-    run: FolderPath | RunFolder | None = None,
+    run: FolderPath | RunFolder | Comparison | None = None,
     *,
     client: str | None = None,
     state: FolderPath | None = None,
@@ -161,7 +162,8 @@ def export(
     state: at a silo, its state folder; in place of `run` and `client`.
     out: a folder for `predict` and `load_model`: model.safetensors, model.json and model-card.md.
     to: instead of `out` a file for other programs: model.pt2 (PyTorch) or model.onnx; its card is beside it.
-    kind: global, localized, personal or group; by default what the method is judged by.
+    kind: global, localized, personal or group; by default what the method is judged by. Of a comparison
+        "chosen": what the client keeps by its own validation rows (`Comparison.kept_by` says which).
     """
     if (run is None) == (state is None):
         raise UserError("give either RUN, the folder of a run, or --state, the state folder of a silo")
@@ -176,10 +178,31 @@ def export(
         raise UserError("--client is missing: whose model of the run; or --kind global, for everybody's")
     if (out is None) == (to is None):
         raise UserError("give either --out, a folder, or --to, a file that ends in .pt2 or .onnx")
-    found = run if isinstance(run, RunFolder) else RunFolder(run)
+    found, kind = _run_and_kind(run, client, kind)
     if out is not None:
         return export_model(found, client, Path(out), kind)
     return export_program(found, client, Path(str(to)), kind)
+
+
+def _run_and_kind(
+    run: FolderPath | RunFolder | Comparison, client: str | None, kind: str | None
+) -> tuple[RunFolder, str | None]:
+    """Which run's model of which kind is meant; of a comparison the one that the client chose."""
+    found = run if isinstance(run, RunFolder | Comparison) else open_folder(run)
+    if isinstance(found, RunFolder):
+        if kind == CHOSEN:
+            raise UserError(
+                f"--kind {CHOSEN} goes with the folder of a comparison: a client chooses between runs"
+            )
+        return found, kind
+    if kind != CHOSEN or client is None:
+        runs = ", ".join(each.path.name for each in found.runs[:3])
+        raise UserError(
+            f"{str(found.path)!r} is a comparison: give one of its runs ({runs}, ...), or --client with "
+            f"--kind {CHOSEN} for the model that the client keeps by its validation rows"
+        )
+    kept = found.kept_by(client)
+    return found.run_of(kept.model.method, kept.seed), kept.model.kind
 
 
 def predict(

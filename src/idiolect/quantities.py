@@ -26,6 +26,33 @@ def show_value(value: float, metric: str) -> str:
     return f"{value:.3f}" if word in _FROM_ZERO_TO_ONE else f"{value:.4g}"
 
 
+def show_gain(gain: float, metric: str) -> str:
+    """A difference between two values, with its sign: of shares in points, a hundredth each.
+
+    >>> show_gain(0.0314, "accuracy"), show_gain(-0.25, "auc"), show_gain(12.345, "rmse")
+    ('+3.1 points', '−0.250', '+12.3')
+    >>> show_gain(-0.0001, "accuracy"), show_gain(float("-inf"), "rmse")
+    ('0.0 points', '−∞')
+    """
+    shown, unit = show_value(abs(gain), metric), ""
+    if shown.endswith(" %"):
+        shown, unit = shown.removesuffix(" %"), " points"
+    elif metric.partition(":")[0] not in _FROM_ZERO_TO_ONE and math.isfinite(gain):
+        shown = f"{abs(gain):.3g}"
+    is_zero = math.isnan(gain) or not any(digit in shown for digit in "123456789∞")
+    return ("" if is_zero else "+" if gain > 0 else "−") + shown + unit
+
+
+def show_ends(low: float, high: float, metric: str) -> str:
+    """The ends of the interval of a difference.
+
+    >>> show_ends(-0.01, 0.052, "accuracy")
+    '−1.0 to +5.2'
+    """
+    low_end, high_end = (show_gain(end, metric).removesuffix(" points") for end in (low, high))
+    return f"{low_end} to {high_end}"
+
+
 def amount(bits: float) -> str:
     """A number of bits, in bytes.
 

@@ -14,7 +14,7 @@ from idiolect.store.files import TEMPORARY
 
 def assert_same_run(one: Path, other: Path) -> None:
     ours, theirs = RunFolder(one), RunFolder(other)
-    for table in ("metrics", "rounds", "traffic", "diagnostics"):
+    for table in ("metrics", "rounds", "traffic", "diagnostics", "predictions"):
         assert (one / f"{table}.parquet").read_bytes() == (other / f"{table}.parquet").read_bytes(), table
     assert ours.summary() == theirs.summary()
     for ours_state, theirs_state in zip(states(ours), states(theirs), strict=True):

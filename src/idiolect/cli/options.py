@@ -14,7 +14,9 @@ DataDirOption = Annotated[
     str | None, typer.Option("--data-dir", help="where data sets are; otherwise IDIOLECT_DATA or a cache")
 ]
 StateOption = Annotated[str | None, typer.Option(help="at a silo: its state folder")]
-KindOption = Annotated[str | None, typer.Option(help="global, localized, personal or group")]
+KindOption = Annotated[
+    str | None, typer.Option(help="global, localized, personal or group; of a comparison: chosen")
+]
 KeysOption = Annotated[str | None, typer.Option(help="your folder of keys from `idiolect silo init`")]
 InsecureOption = Annotated[bool, typer.Option("--insecure", help="no TLS, no keys; on loopback only")]
 SeparatorOption = Annotated[

@@ -12,6 +12,15 @@ from idiolect.runs.client_model import thresholds_of
 from idiolect.runs.comparison import Comparison, Failure
 from idiolect.runs.config import build_method
 from idiolect.runs.folder import RunFolder
+from idiolect.runs.gain_words import (
+    choice_sentences,
+    client_table,
+    gain_sentences,
+    gain_table,
+    group_table,
+    unit,
+    what_noise_is,
+)
 from idiolect.runs.notes import comparison_notes, mark, run_notes
 from idiolect.runs.tabulation import model_name
 
@@ -72,14 +81,15 @@ def print_comparison(comparison: Comparison, *, clients: bool, json: bool) -> No
             "failures": [failure._asdict() for failure in failures],
             "notes": notes,
             "data_notes": comparison.runs[0].notes,
+            "gains": comparison.gains().to_dict(orient="records"),
+            "gain_summary": comparison.gain_summary().to_dict(orient="records"),
+            "choices": comparison.choices().to_dict(orient="records"),
         }
         print_json({**content, "clients": _records(comparison.client_values())})
         return
     metric, part, seeds = table.metric[0], table.part[0], int(table.seeds.max())
     first, summary = comparison.runs[0], comparison.runs[0].summary()
-    averaged = " (on average over seeds)" if seeds > 1 else ""
-    headings = ["model", "mean", "validation", "worst 10 %", "worst", f"gain over alone{averaged}"]
-    headings += [f"over shared{averaged}", "round", "sent up"]
+    headings = ["model", "mean", "validation", "worst 10 %", "worst", "round", "sent up"]
     rows = [_comparison_row(row, metric) for row in table.to_dict(orient="records")]
     # Their reasons, which may be long, are in lines of their own below.
     rows += [[_whose(failure), "failed", *["–"] * (len(headings) - 2)] for failure in failures]
@@ -92,6 +102,7 @@ def print_comparison(comparison: Comparison, *, clients: bool, json: bool) -> No
     _print_about_metric(summary, len(comparison.runs[0].clients()))
     if clients:
         _print_clients(comparison.client_values(), part, metric)
+    _print_gains(comparison, clients=clients)
     for note in [*notes, *(f"{_whose(failure)}: failed: {failure.reason}" for failure in failures)]:
         typer.echo(note)
     if failures:
@@ -141,8 +152,6 @@ def _comparison_row(row: dict[Any, Any], metric: str) -> list[str]:
         show_value(row["validation"], metric),
         show_value(row["worst_tenth"], metric),
         show_value(row["worst"], metric),
-        _gain(row, "alone"),
-        _gain(row, "shared"),
         f"{row['round']:.0f}",
         amount(row["up_bits"]),
     ]
@@ -152,11 +161,25 @@ def _whose(failure: Failure) -> str:
     return f"{failure.method} seed {failure.seed}"
 
 
-def _gain(row: dict[Any, Any], baseline: str) -> str:
-    """How many clients gain, and of how many."""
-    if math.isnan(row[f"gain_over_{baseline}"]):
-        return "–"
-    return f"{row[f'gain_over_{baseline}']:.3g} of {row['clients']:.0f}"
+def _print_gains(comparison: Comparison, *, clients: bool) -> None:
+    """Who gains by joining, and whether that is more than noise."""
+    models, by_client = comparison.gain_summary(), comparison.gains()
+    if models.empty:  # nothing to compare with
+        return
+    counted = unit(models.metric.iloc[0])
+    print_table(f"who gains by joining? ({counted}, 95 % intervals)", *gain_table(models, by_client))
+    for line in (
+        *gain_sentences(models),
+        *choice_sentences(models),
+        *what_noise_is(models, comparison.runs),
+    ):
+        typer.echo(line)
+    headings, rows = group_table(models)
+    if rows:
+        print_table(f"mean gain over training alone by thirds of the clients ({counted})", headings, rows)
+    headings, rows = client_table(models, by_client)
+    if clients and rows:
+        print_table(f"each client's gain over training alone ({counted}; * beyond noise)", headings, rows)
 
 
 def _print_clients(values: pd.DataFrame, part: str, metric: str) -> None:

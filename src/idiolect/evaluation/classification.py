@@ -99,10 +99,10 @@ def of_class(word: str, name: str, number: int) -> Metric:
 
 def _confusion(task: Task, predictions: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     """For each class how many rows are rightly taken for it, are taken for it, and are of it."""
-    own, classes = own_rows(batch)[:, None], torch.arange(task.classes)
-    decided = (task.decide(predictions)[:, None] == classes).to(torch.float64) * own
-    actual = (batch.targets[:, None] == classes).to(torch.float64) * own
-    return (decided * actual).sum(0), decided.sum(0), actual.sum(0)
+    own, classes = own_rows(batch), torch.arange(task.classes)
+    decided = (task.decide(predictions)[:, None] == classes).to(torch.float64)
+    actual = (batch.targets[:, None] == classes).to(torch.float64)
+    return own @ (decided * actual), own @ decided, own @ actual
 
 
 def _recalls(right: Tensor, decided: Tensor, actual: Tensor) -> Tensor:

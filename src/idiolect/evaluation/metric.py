@@ -72,9 +72,13 @@ def is_regression(task: Task) -> bool:
     return not task.is_classification
 
 
+class Counted(Batch):
+    """Rows that count several times, or not at all: the weights say how often, as a bootstrap draws them."""
+
+
 def own_rows(batch: Batch) -> Tensor:
-    """1 for the client's own rows, 0 for those that only pad; float64[rows]."""
-    return (batch.weights > 0).to(torch.float64)
+    """How often each row counts: 1 the client's own rows, 0 those that only pad; float64[rows]."""
+    return (batch.weights if isinstance(batch, Counted) else batch.weights > 0).to(torch.float64)
 
 
 def mean_over_rows(values: Tensor, batch: Batch) -> Tensor:

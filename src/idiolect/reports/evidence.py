@@ -10,6 +10,7 @@ from idiolect.errors import UserError
 from idiolect.evaluation.summary import means, reported_part
 from idiolect.runs.comparison import Comparison, Failure, open_folder, runs_of
 from idiolect.runs.folder import RunFolder
+from idiolect.runs.gains import GainTables, measure_gains
 from idiolect.runs.tabulation import client_values, model_name, tabulate
 
 BITS_PER_MEGABYTE = 8e6
@@ -31,6 +32,7 @@ class Evidence:
     part: str
     judged_by: dict[str, str]  # method -> model kind
     failures: tuple[Failure, ...] = ()  # runs that ended with an error
+    gains: GainTables | None = None  # of runs on the same rows
 
     @property
     def judged(self) -> list[str]:
@@ -75,7 +77,19 @@ def gather(folders: Sequence[Path]) -> Evidence:
         summaries[0]["part"],
         judged_by,
         tuple(failure for each in found if isinstance(each, Comparison) for failure in each.failures),
+        _gains(found, runs),
     )
+
+
+def _gains(found: Sequence[RunFolder | Comparison], runs: Sequence[RunFolder]) -> GainTables | None:
+    """Those of one comparison, or of runs that could be one."""
+    if len(found) == 1 and isinstance(found[0], Comparison):
+        return found[0].gain_tables
+    named = [(run.config.method_name, run.config.seed) for run in runs]
+    data = {(run.config.seed, run.facts()["data_sha256"]) for run in runs}
+    if len(set(named)) < len(named) or len(data) > len({seed for seed, _ in data}):
+        return None  # namesakes, or other rows
+    return measure_gains(runs)
 
 
 def _traffic(runs: Sequence[RunFolder]) -> pd.DataFrame:

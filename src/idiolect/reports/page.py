@@ -18,6 +18,7 @@ from idiolect.reports.evidence import Evidence, gather
 from idiolect.reports.html import render
 from idiolect.reports.sheet import Sheet, save
 from idiolect.reports.styles import mark_path, method_styles
+from idiolect.runs import gain_words
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.notes import comparison_notes, mark
 from idiolect.runs.tabulation import model_name
@@ -69,6 +70,7 @@ def write_report(folders: Sequence[Path], page: Path) -> None:
         amount=amount,
         seeds=int(evidence.table.seeds.max()),
         choice=_choice(evidence),
+        gains=_gains(evidence),
         models=[_model_row(evidence, row) for _, row in evidence.table.iterrows()],
         rounds=_rounds(evidence),
         client_columns=list(evidence.clients.columns),
@@ -78,6 +80,21 @@ def write_report(folders: Sequence[Path], page: Path) -> None:
         data_notes=_data_notes(evidence),
     )
     write_bytes(page, html.encode())
+
+
+def _gains(evidence: Evidence) -> dict[str, Any] | None:
+    """Who gains by joining: tables and sentences; None where there is nothing to compare with."""
+    if evidence.gains is None or evidence.gains.models.empty:
+        return None
+    clients, models = evidence.gains.clients, evidence.gains.models
+    return {
+        "unit": gain_words.unit(evidence.metric),
+        "sentences": [*gain_words.gain_sentences(models), *gain_words.choice_sentences(models)],
+        "noise": gain_words.what_noise_is(models, evidence.runs),
+        "models": gain_words.gain_table(models, clients),
+        "groups": gain_words.group_table(models),
+        "clients": gain_words.client_table(models, clients),
+    }
 
 
 def _title(evidence: Evidence) -> str:
@@ -101,13 +118,17 @@ def _answer(evidence: Evidence) -> str:
         f"mean {evidence.part} {evidence.metric_label} {show_value(best['mean'], evidence.metric)}, "
         f"worst client {show_value(best.worst, evidence.metric)}."
     )
-    if not pd.isna(best.gain_over_alone):
-        averaged = ", on average over seeds" if best.seeds > 1 else ""
-        sentence += (
-            f" Against training alone {best.gain_over_alone:.3g} of {best.clients:.3g} clients gain "
-            f"and {best.lose_to_alone:.3g} lose{averaged}."
-        )
-    return sentence
+    told = _gain_of(evidence, best.method, best.kind)
+    return f"{sentence} {told[0].upper()}{told[1:]}." if told else sentence
+
+
+def _gain_of(evidence: Evidence, method: str, kind: str) -> str | None:
+    """Who gains over training alone with one model, if that is known."""
+    if evidence.gains is None or evidence.gains.models.empty:
+        return None
+    models = evidence.gains.models
+    own = models[(models.method == method) & (models.kind == kind) & (models.over == "alone")]
+    return next(iter(gain_words.gain_sentences(own)), None)
 
 
 def _marks(evidence: Evidence) -> dict[str, dict[str, str]]:

@@ -2,6 +2,9 @@
 
 OUT/comparison.json     format, methods, seeds, folders and configurations of the runs, why some failed
 OUT/table.parquet       a row for each method and model kind: what `idiolect compare` prints
+OUT/gains.parquet       each client's gain under each model, with intervals (see `gains.py`)
+OUT/gain-summary.parquet    who gains, under each model
+OUT/choices.parquet     the model that each client keeps by its validation rows (see `choice.py`)
 OUT/METHOD-seedN/       the runs
 OUT/report.html         the report page, if the extra `report` is installed
 OUT/log.txt             tracebacks of runs that failed before they had a folder
@@ -12,6 +15,7 @@ import os
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,18 +23,23 @@ import pandas as pd
 
 from idiolect.errors import UserError
 from idiolect.methods.catalogue import find_method
+from idiolect.runs.choice import Kept, kept_by
+from idiolect.runs.client_model import client_number
 from idiolect.runs.config import RunConfig, resolve
 from idiolect.runs.folder import RunFolder
+from idiolect.runs.gains import GainTables, measure_gains
 from idiolect.runs.lifecycle import Watch, check, find_run, nobody, start_or_continue
 from idiolect.runs.lock import LOCK, alone_in
+from idiolect.runs.reported import CHOSEN
 from idiolect.runs.settings import Settings, merge, parse_settings
 from idiolect.runs.setup import load_federation
 from idiolect.runs.signatures import alias_of, fields_of
 from idiolect.runs.tabulation import client_values, refuse_namesakes, tabulate
-from idiolect.store.files import clear_write_errors, read_json, write_json, write_parquet
+from idiolect.store.files import clear_write_errors, read_json, read_parquet, write_json, write_parquet
 
 FORMAT = "idiolect-comparison-1"
 PAGE = "report.html"
+GAIN_FILES = ("gains.parquet", "gain-summary.parquet", "choices.parquet")
 
 
 @dataclass(frozen=True)
@@ -112,6 +121,52 @@ class Comparison:
         page = self.path / PAGE
         return page if page.is_file() else None
 
+    def gains(self) -> pd.DataFrame:
+        """Each client's gain under each model over training alone and over the shared one, with intervals."""
+        return self.gain_tables.clients
+
+    def gain_summary(self) -> pd.DataFrame:
+        """Who gains, loses and is within noise: a row for each model and what it is compared with."""
+        return self.gain_tables.models
+
+    def choices(self) -> pd.DataFrame:
+        """The model that each client keeps, by its own validation rows, under each method and seed."""
+        return self.gain_tables.choices
+
+    def kept_by(self, client: str) -> Kept:
+        """The model that a client takes home: the one that it chose by its own validation rows."""
+        made = self.choices()
+        if made.empty:
+            raise UserError(
+                f"--kind {CHOSEN} is not possible: clients choose between training alone and another method, "
+                f"and {str(self.path)!r} has no finished runs of both; compare methods=local,fedavg,apfl"
+            )
+        client_number(client, tuple(made.client.unique()))  # says who there is
+        return kept_by(made, client, higher_is_better=self.runs[0].summary()["higher_is_better"])
+
+    def run_of(self, method: str, seed: int) -> RunFolder:
+        """One of the finished runs."""
+        return next(run for run in self.runs if (run.config.method_name, run.config.seed) == (method, seed))
+
+    @cached_property
+    def gain_tables(self) -> GainTables:
+        """All that is known of gains; measured once, when the comparison is made."""
+        files = [self.path / name for name in GAIN_FILES]
+        if not all(file.is_file() for file in files):
+            return measure_gains(self.runs)
+        return GainTables(*map(read_parquet, files))
+
+    def keep_tables(self) -> None:
+        """Write what was measured into the folder."""
+        write_parquet(self.path / "table.parquet", self.table)
+        for name in GAIN_FILES:  # of other runs, if some were missing
+            (self.path / name).unlink(missing_ok=True)
+        measured = self.gain_tables
+        for name, table in zip(
+            GAIN_FILES, (measured.clients, measured.models, measured.choices), strict=True
+        ):
+            write_parquet(self.path / name, table)
+
     def client_values(self) -> pd.DataFrame:
         """The reported values: a row for each client, a column for each method and model kind."""
         return client_values(self.runs)
@@ -176,7 +231,7 @@ def compare_methods(config: ComparisonConfig, watch: Watch = nobody) -> Comparis
         if len(failures) == len(config.configs):
             raise UserError(_all_failed(folder, failures))
         comparison = Comparison(folder)
-        write_parquet(folder / "table.parquet", comparison.table)
+        comparison.keep_tables()
     return comparison
 
 

@@ -7,6 +7,7 @@
     rounds.parquet      round, down_bits, up_bits, brief_bits
     traffic.parquet     round, client, direction (down, up, brief), part, bits: by the messages' named parts
     diagnostics.parquet round, name, index, value: what the method tells about itself
+    predictions.parquet what the reported models say of each test row (see `predictions.py`)
     summary.json        the reported numbers; its presence says that the run is finished
     checkpoints/        the last saved state (see `checkpoint.py`)
     chosen/             the states of the rounds that are reported: a model kind may have its own round
@@ -220,7 +221,10 @@ class RunFolder:
     def restore_reported(self, training: Training, kind: str | None = None) -> None:
         """Put a fresh training into the state whose numbers are reported for a kind, or the one judged by."""
         summary = self.summary()
-        number = summary["kinds"][kind or summary["judged_by"]]["round"]
+        self.restore_round(training, summary["kinds"][kind or summary["judged_by"]]["round"])
+
+    def restore_round(self, training: Training, number: int) -> None:
+        """Put a training into the state of a round that is reported."""
         kept = (checkpoint_of(self.path / place, number) for place in ("chosen", "checkpoints"))
         checkpoint = next((found for found in kept if found is not None), None)
         if checkpoint is None:

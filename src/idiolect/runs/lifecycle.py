@@ -11,6 +11,7 @@ from idiolect.runs.config import RunConfig
 from idiolect.runs.decisions import decide
 from idiolect.runs.folder import RunFolder, fingerprint
 from idiolect.runs.lock import alone_in, creating_in
+from idiolect.runs.predictions import keep_predictions
 from idiolect.runs.rounds import Training, Watcher, play_rounds
 from idiolect.runs.run_summary import summarise_run
 from idiolect.runs.setup import build_simulation, load_federation, place_states
@@ -126,8 +127,11 @@ def play(folder: RunFolder, training: Training, watchers: Sequence[Watcher] = ()
         config.evaluation.choose,
         broke_off,
     )
+    ended = broke_off or f"finished after round {training.round}"
+    if isinstance(training, Simulation):  # silos keep their rows to themselves
+        keep_predictions(folder, training, summary)
     folder.finish(summary)
-    folder.log(broke_off or f"finished after round {training.round}")
+    folder.log(ended)
     return folder
 
 

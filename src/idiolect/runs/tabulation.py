@@ -11,16 +11,15 @@ from idiolect.evaluation.summary import reported_values
 from idiolect.methods.catalogue import CATALOGUE as METHODS
 from idiolect.methods.catalogue import find_method
 from idiolect.runs.folder import RunFolder
+from idiolect.runs.reported import ALONE, SHARED, Model
 
-ALONE = ("local", "personal")  # the baseline "training alone"
-SHARED = ("fedavg", "global")  # the baseline "one shared model"
 FLAGS = ("diverged", "untrained", "still_improving")
 _NO_NUMBERS = ("method", "kind", "metric", "higher_is_better", "part", "seed", *FLAGS)
 
 
 def model_name(method: str, kind: str) -> str:
     """How one of a method's models is called in tables and on pages."""
-    return f"{method} {kind}"
+    return str(Model(method, kind))
 
 
 def client_values(runs: Sequence[RunFolder]) -> pd.DataFrame:
