@@ -9,7 +9,7 @@ import numpy as np
 
 from idiolect.methods.catalogue import METHODS
 from idiolect.reports.palette import LIGHT, SERIES
-from idiolect.runs.tabulation import ALONE, SHARED
+from idiolect.runs.reported import ALONE, SHARED
 
 # Squares and diamonds belong to the two baselines.
 _MARKS = "o^PvX*<p>d"
