@@ -133,7 +133,7 @@ def real_tables(folder: Path) -> dict[str, Callable[[], Federation]]:
     """The data sets by name, and three tables of the UCI repository, from a data directory."""
     tables = folder / "tables"
     cars = {"client": "make", "target": "price", "missing": "impute", "too_few": "drop"}
-    air = {"target": "PM2.5", "missing": "impute", "ignore": "No"}
+    air = {"target": "PM2.5", "missing": "impute"}
 
     def by_year() -> Federation:
         frame = pd.read_csv(tables / "beijing-air-noon.csv")
