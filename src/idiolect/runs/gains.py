@@ -174,8 +174,8 @@ def _mean(values: np.ndarray) -> float:
 def _gain(by_seed: np.ndarray, drawn: Drawn | None, rows: int) -> Gain:
     gain, low, high = _mean(by_seed), np.nan, np.nan
     if drawn is not None and (rows >= LEAST_ROWS or np.isinf(gain)):
-        low, high = interval(drawn.rows + drawn.seeds)
-    return Gain(gain, float(low), float(high), _verdict(gain, float(low), float(high), rows))
+        low, high = map(float, interval(drawn.rows + drawn.seeds))
+    return Gain(gain, low, high, _verdict(gain, low, high, rows))
 
 
 def _verdict(gain: float, low: float, high: float, rows: int) -> str:
