@@ -38,7 +38,7 @@ def show_gain(gain: float, metric: str) -> str:
     if shown.endswith(" %"):
         shown, unit = shown.removesuffix(" %"), " points"
     elif metric.partition(":")[0] not in _FROM_ZERO_TO_ONE and math.isfinite(gain):
-        shown = f"{abs(gain):.3g}"
+        shown = f"{abs(gain):.3g}" if abs(gain) < 1000 else f"{abs(gain):.0f}"
     is_zero = math.isnan(gain) or not any(digit in shown for digit in "123456789∞")
     return ("" if is_zero else "+" if gain > 0 else "−") + shown + unit
 

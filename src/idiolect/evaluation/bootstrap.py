@@ -15,7 +15,6 @@ the client's name: they are the same tomorrow, and whoever else is there.
 
 import zlib
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -36,15 +35,11 @@ _ENTRIES_AT_ONCE = 10**7
 _RANKED = ("auc", "average_precision")
 
 
-class Tested(NamedTuple):
-    """A client's rows under one seed: which they are, and their targets."""
-
-    rows: Tensor  # int64[rows]: the same number is the same row, also under another seed
-    targets: Tensor
-
-
 def row_counts(client: str, rows: Sequence[Tensor], resamples: int = RESAMPLES) -> list[Tensor]:
-    """For each seed how often each of its rows is drawn in each replicate, [resamples, rows]."""
+    """For each seed how often each of its rows is drawn in each replicate, [resamples, rows].
+
+    rows: for each seed which rows it has; the same number is the same row, also under another seed.
+    """
     distinct, places = torch.cat(list(rows)).unique(return_inverse=True)
     counts = _counts(len(distinct), resamples, "bootstrap rows", zlib.crc32(client.encode()))
     return [counts[:, own] for own in places.split([len(r) for r in rows])]

@@ -131,9 +131,10 @@ def _sentence(row: Row) -> str:
     if row["no_interval"] < row["clients"]:
         few = row["too_few_rows"]
         too_few = f" ({few} with fewer than {LEAST_ROWS} test rows, too few to say)" if few else ""
+        unknown = f", {row['no_interval']} have no interval" if row["no_interval"] else ""
         counts = (
             f"{row['gain']} of {row['clients']} clients gain beyond noise, {row['lose']} lose, "
-            f"{row['within_noise']} are within noise{too_few}"
+            f"{row['within_noise']} are within noise{too_few}{unknown}"
         )
     gain, metric = show_gain(row["mean_gain"], row["metric"]), row["metric"]
     noise = ", within noise" if row["low"] <= 0 <= row["high"] else ""

@@ -172,9 +172,10 @@ def _mean(values: np.ndarray) -> float:
 
 
 def _gain(by_seed: np.ndarray, drawn: Drawn | None, rows: int) -> Gain:
-    low, high = (np.nan, np.nan) if drawn is None else interval(drawn.rows + drawn.seeds)
-    gain = _mean(by_seed)
-    return Gain(gain, float(low), float(high), _verdict(gain, float(low), float(high), rows))
+    gain, low, high = _mean(by_seed), np.nan, np.nan
+    if drawn is not None and (rows >= LEAST_ROWS or np.isinf(gain)):
+        low, high = map(float, interval(drawn.rows + drawn.seeds))
+    return Gain(gain, low, high, _verdict(gain, low, high, rows))
 
 
 def _verdict(gain: float, low: float, high: float, rows: int) -> str:
@@ -182,10 +183,10 @@ def _verdict(gain: float, low: float, high: float, rows: int) -> str:
         return UNDEFINED
     if np.isinf(gain):  # one of the models has failed
         return GAIN if gain > 0 else LOSS
+    if 0 < rows < LEAST_ROWS:
+        return FEW_ROWS
     if np.isnan(low):
         return NO_INTERVAL
-    if rows < LEAST_ROWS:
-        return FEW_ROWS
     return GAIN if low > 0 else LOSS if high < 0 else NOISE
 
 
