@@ -28,10 +28,11 @@ def hyper(
 
     tune: what `idiolect tune` tries: (smallest, largest), on a logarithmic scale, or a list of values.
     """
+    told: Any = {"symbol": symbol, "paper": paper, "alias": alias, "tune": tune}
     return Field(
         default=default,
         description=description,
         validation_alias=alias or None,
-        json_schema_extra={"symbol": symbol, "paper": paper, "alias": alias, "tune": tune},
+        json_schema_extra=told,
         **bounds,
     )

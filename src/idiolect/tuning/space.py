@@ -17,10 +17,9 @@ from pydantic.dataclasses import is_pydantic_dataclass
 
 from idiolect.core.hyper import Tunable
 from idiolect.core.method import Method
-from idiolect.data.federation import Federation
 from idiolect.methods.catalogue import find_method
 from idiolect.runs.config import RunConfig
-from idiolect.runs.decisions import decide
+from idiolect.runs.decisions import with_rates
 from idiolect.runs.settings import Settings, merge
 from idiolect.runs.signatures import fields_of
 
@@ -53,10 +52,10 @@ def _declared(checked: type, prefix: str) -> Space:
 
 def space_of(config: RunConfig, given: Collection[str]) -> Space:
     """What is tuned of one method; `given` are the settings that the user has decided."""
-    common = {name: tried for name, tried in COMMON.items() if name not in given}
-    if not config.open_rates:
-        common.pop(RATES)
-    own = method_space(find_method(config.method["name"]))
+    kind = find_method(config.method["name"])
+    taken = {*given, *fields_of(kind)} | (set() if config.open_rates else {RATES})
+    common = {name: tried for name, tried in COMMON.items() if name not in taken}
+    own = method_space(kind)
     return common | {name: tried for name, tried in own.items() if name.partition(".")[0] not in given}
 
 
@@ -78,14 +77,20 @@ def default_point(config: RunConfig, space: Space) -> Settings:
     return {name: value for name, value in point.items() if contains(space[name], value)}
 
 
-def configured(config: RunConfig, chosen: Mapping[str, Any], federation: Federation) -> RunConfig:
-    """The configuration with chosen settings; rates are those that suit the data with these, times a factor."""
+def configured(config: RunConfig, chosen: Mapping[str, Any], smoothness: float, clients: int) -> RunConfig:
+    """The configuration with chosen settings: rates are those that suit the data then, times a factor.
+
+    smoothness: of the clients' losses without the l2 term, which adds its factor.
+    """
     method = config.method
     for name, value in chosen.items():
         if name not in COMMON:
             method = merge(method, _nested(name, readable(value)))
     weight_decay = readable(chosen.get(WEIGHT_DECAY, config.weight_decay))
-    decided = decide(replace(config, method=method, weight_decay=weight_decay), federation).config
+    config = replace(config, method=method, weight_decay=weight_decay)
+    if not config.open_rates:
+        return config
+    decided = with_rates(config, smoothness + weight_decay, clients, "").config
     factor = chosen.get(RATES, 1.0)
     rates = {name: _times(decided.method[name], factor) for name in config.open_rates}
     return replace(decided, method=decided.method | rates)

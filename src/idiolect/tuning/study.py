@@ -40,7 +40,8 @@ Told = Callable[[Trial, float], None]  # a trial, and the share of the method's 
 class MethodStudy:
     """The trials of one method, in a folder that holds those of all methods."""
 
-    config: RunConfig  # with what is to be tuned left open
+    config: RunConfig  # decided but for rates
+    smoothness: float  # that rates follow from
     space: Space
     federation: Federation  # without test rows
     measures: Measures
@@ -102,9 +103,8 @@ class MethodStudy:
 
     @property
     def _first_rung(self) -> int:
-        decided = configured(self.config, {}, self.federation)
-        assert decided.rounds is not None
-        return max(decided.evaluation.every, math.ceil(decided.rounds / FIRST_SHARE))
+        assert self.config.rounds is not None
+        return max(self.config.evaluation.every, math.ceil(self.config.rounds / FIRST_SHARE))
 
     def _next(self, optuna: Any, study: "optuna.Study", trials: list[Trial]) -> Trial:
         number = len(trials)
@@ -134,7 +134,9 @@ class MethodStudy:
         told = study.tell(
             asked, outcome.value if complete else None, state=_optuna_state(optuna, outcome.state)
         )
-        rungs = {name: value for name, value in told.system_attrs.items() if name.startswith("completed_rung")}
+        rungs = {
+            name: value for name, value in told.system_attrs.items() if name.startswith("completed_rung")
+        }
         return Trial(
             method=self.name,
             number=number,
@@ -150,7 +152,7 @@ class MethodStudy:
         """Play a trial; what goes wrong ends the trial and not the study."""
         settings: dict[str, Any] = {}
         try:
-            decided = configured(self.config, point, self.federation)
+            decided = configured(self.config, point, self.smoothness, len(self.federation))
             settings = chosen_settings(self.config, decided, self.space)
             return play_trial(decided, self.federation, self.measures, follow), settings
         except UserError as error:
@@ -171,7 +173,7 @@ class MethodStudy:
 
 def read_trials(folder: Path, method: str, higher_is_better: bool) -> list[Trial]:
     """The finished trials of a method, in their order."""
-    trials = []
+    trials: list[Trial] = []
     while (path := folder / f"{method}-{len(trials):04}.json").is_file():
         trials.append(from_record(read_json(path), higher_is_better))
     return trials

@@ -92,7 +92,9 @@ def play_trial(config: RunConfig, federation: Federation, measures: Measures, fo
     if broke_off or (state == "complete" and judge.diverged):
         return outcome._replace(state="diverged", reason=broke_off or judge.diverged)
     if state == "complete" and not math.isfinite(judge.value):
-        return outcome._replace(state="failed", reason=f"{measures.main.name} has no value on validation rows")
+        return outcome._replace(
+            state="failed", reason=f"{measures.main.name} has no value on validation rows"
+        )
     return outcome
 
 

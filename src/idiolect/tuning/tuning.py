@@ -8,98 +8,24 @@ OUT/report.html         the page, if the extra `report` is installed
 OUT/log.txt             tracebacks of trials that failed
 """
 
-import hashlib
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from idiolect.data.federation import Federation
 from idiolect.errors import UserError
-from idiolect.evaluation.metrics import Measures, label_of
 from idiolect.methods.catalogue import find_method
-from idiolect.runs.comparison import resolve_comparison
-from idiolect.runs.config import RunConfig
-from idiolect.runs.folder import fingerprint
-from idiolect.runs.lifecycle import check
-from idiolect.runs.lock import LOCK, alone_in
-from idiolect.runs.settings import Settings, merge, write_settings
-from idiolect.runs.setup import load_federation
-from idiolect.runs.signatures import spelled_out
-from idiolect.store.files import (
-    clear_write_errors,
-    read_json,
-    remove_leftovers,
-    write_bytes,
-    write_json,
-)
+from idiolect.runs.settings import Settings, merge
+from idiolect.runs.signatures import fields_of
+from idiolect.store.files import read_json
 from idiolect.tuning.budget import Budget, read_budget
-from idiolect.tuning.space import configured, space_of
-from idiolect.tuning.study import MethodStudy, Told, best_trial, read_trials
-from idiolect.tuning.trials import Trial, without_test_rows
+from idiolect.tuning.study import best_trial, read_trials
+from idiolect.tuning.trials import Trial
 
 FORMAT = "idiolect-tuning-1"
 MARKER = "tuning.json"
 PAGE = "report.html"
 BEST = "best.yaml"
-
-
-@dataclass(frozen=True)
-class TuningConfig:
-    """What is to be tuned, and how much."""
-
-    configs: tuple[RunConfig, ...]  # one for each method
-    given: Mapping[str, Settings]  # by method: what the user has decided about it
-    shared: Settings  # what the user has decided for all of them, as plain data
-    budget: Budget
-    folder: Path
-
-    @property
-    def asked(self) -> Settings:
-        """As settings that mean the same again, without the budget, which may grow."""
-        methods = [config.method["name"] for config in self.configs]
-        return {"methods": methods, **self.shared, **{name: own for name, own in self.given.items() if own}}
-
-    @property
-    def words(self) -> Settings:
-        """The same with the budget."""
-        seconds, trials = self.budget
-        return {**self.asked, **({"trials": trials} if seconds is None else {"budget": f"{seconds}s"})}
-
-
-def resolve_tuning(settings: Settings) -> TuningConfig:
-    """What `methods=local,apfl budget=20m ...` asks for; the rest are settings of a comparison of one seed."""
-    settings = dict(settings)
-    budget = read_budget(settings)
-    for name in ("budget", "trials"):
-        settings.pop(name, None)
-    if "seeds" in settings:
-        raise UserError("seeds is not a setting of tune, which has one: give seed=1, and seeds to compare")
-    configs = [replace(config, out=None) for config in resolve_comparison(settings).configs]
-    given = {config.method_name: _given(config, settings) for config in configs}
-    plain = configs[0].plain()
-    # The split that is tuned on: in other seeds' splits its validation rows would be test rows.
-    data = {"seed": configs[0].seed, **plain["data"]}
-    shared = {name: plain[name] for name in plain if name in settings and name != "method"} | {"data": data}
-    tuning = TuningConfig(tuple(configs), given, shared, budget, Path())
-    return replace(tuning, folder=Path(settings.get("out") or _default_folder(tuning)))
-
-
-def _given(config: RunConfig, settings: Settings) -> Settings:
-    """What the user has decided about one method, by hyper-parameter."""
-    kind = find_method(config.method["name"])
-    own = spelled_out(kind, {**settings.get("method", {}), **settings.get(kind.name, {})})
-    given = {name: config.method[name] for name in own if name in config.method}
-    return given | ({"weight_decay": config.weight_decay} if "weight_decay" in own else {})
-
-
-def _default_folder(tuning: TuningConfig) -> Path:
-    """A name under runs/ that follows from what is tuned."""
-    digest = hashlib.sha256(write_settings(tuning.words).encode()).hexdigest()[:8]
-    return Path("runs") / f"{Path(tuning.configs[0].data_name).stem}-tune-{digest}"
 
 
 class Tuning:
@@ -116,6 +42,11 @@ class Tuning:
         self.metric: str = self._content["metric"]
         self.metric_label: str = self._content["metric_label"]
         self.higher_is_better: bool = self._content["higher_is_better"]
+        self.metric_reason: str = self._content["metric_reason"]
+        self.data_name: str = self._content["data_name"]
+        self.clients: int = self._content["clients"]
+        self.validation_rows: int = self._content["validation_rows"]
+        self.data_sha256: str = self._content["data_sha256"]
         self.asked: Settings = self._content["asked"]
         self.words: Settings = self._content["words"]
 
@@ -137,7 +68,9 @@ class Tuning:
         """The chosen settings by method, with those that were given."""
         given = {name: self.asked.get(name, {}) for name in self.methods}
         found = {name: self.best_of(name) for name in self.methods}
-        return {name: merge(given[name], trial.settings) for name, trial in found.items() if trial is not None}
+        return {
+            name: merge(given[name], trial.settings) for name, trial in found.items() if trial is not None
+        }
 
     @property
     def settings(self) -> Settings:
@@ -151,7 +84,8 @@ class Tuning:
         """The choice for one method as `idiolect.run` takes it."""
         settings, section = self.settings, dict(self.best[method])
         full_name = dict(zip(self.methods, self.asked["methods"], strict=True))[method]
-        of_run = {"weight_decay": section.pop("weight_decay")} if "weight_decay" in section else {}
+        hyper_parameters = fields_of(find_method(full_name))
+        of_run = {name: section.pop(name) for name in list(section) if name not in hyper_parameters}
         shared = {name: settings[name] for name in settings if name not in ("methods", *self.methods)}
         return {**shared, **of_run, "method": {"name": full_name, **section}}
 
@@ -197,7 +131,9 @@ class Tuning:
             return [f"{method}: nothing was chosen: none of {len(trials)} trials came to its end; {last}"]
         notes = []
         if trials[0].state != "complete":
-            notes.append(f"{method}: {trials[0].state} with the settings that are not tuned: {trials[0].reason}")
+            notes.append(
+                f"{method}: {trials[0].state} with the settings that are not tuned: {trials[0].reason}"
+            )
         if best.number == 0:
             notes.append(f"{method}: none of {len(trials)} trials was better than what is not tuned")
         if best.round == 0:
@@ -214,78 +150,3 @@ class Tuning:
 def is_tuning(folder: str | Path) -> bool:
     """Whether a folder holds a tuning."""
     return (Path(folder) / MARKER).is_file()
-
-
-def tune_methods(config: TuningConfig, told: Told = lambda trial, share: None) -> Tuning:
-    """Play the trials that are missing, and write the choice."""
-    folder = config.folder
-    if folder.exists() and not is_tuning(folder) and (not folder.is_dir() or set(os.listdir(folder)) - {LOCK}):
-        raise UserError(f"out={str(folder)!r} exists and is not a tuning; choose another folder")
-    federation = load_federation(config.configs[0])
-    measures = _check(config, federation)
-    with clear_write_errors(folder):
-        (folder / "trials").mkdir(parents=True, exist_ok=True)
-    with alone_in(folder):
-        _require_same(config, federation)
-        remove_leftovers(folder)
-        _write_marker(config, federation, measures)
-        seen = without_test_rows(federation)
-        for run_config in config.configs:
-            given = {*config.given[run_config.method_name], *config.shared}
-            budget = config.budget.of_each(len(config.configs))
-            space = space_of(run_config, given)
-            MethodStudy(run_config, space, seen, measures, budget, folder / "trials").play(told)
-        tuning = Tuning(folder)
-        if not tuning.best:
-            raise UserError(f"no trial of the tuning {str(folder)!r} came to its end; {tuning.notes[0]}")
-        write_bytes(folder / BEST, write_settings(tuning.settings).encode())
-        for name in tuning.best:
-            text = write_settings(tuning.settings_of(name))
-            write_bytes(folder / f"best-{name}.yaml", text.encode())
-    return tuning
-
-
-def _check(config: TuningConfig, federation: Federation) -> Measures:
-    """Say what is wrong with the settings before anything is written or played."""
-    if not len(federation.validation.index):
-        raise UserError(
-            "nobody has validation rows, which settings are chosen by: "
-            "leave some, as data.fractions=[0.6,0.2,0.2]"
-        )
-    for run_config in config.configs:
-        check(configured(run_config, {}, federation), federation)
-    return config.configs[0].evaluation.measures(federation)
-
-
-def _require_same(config: TuningConfig, federation: Federation) -> None:
-    """Refuse a folder of other settings or other data."""
-    if not is_tuning(config.folder):
-        return
-    begun = Tuning(config.folder)
-    if begun.asked != config.asked:
-        raise UserError(
-            f"out={str(config.folder)!r} holds another tuning; choose another folder or remove it"
-        )
-    if read_json(config.folder / MARKER)["data_sha256"] != fingerprint(federation):
-        raise UserError(
-            f"the data {config.configs[0].data['name']!r} changed since the tuning {str(config.folder)!r} "
-            "began; start a new one in another folder"
-        )
-
-
-def _write_marker(config: TuningConfig, federation: Federation, measures: Measures) -> None:
-    content = {
-        "format": FORMAT,
-        "names": [run_config.method_name for run_config in config.configs],
-        "asked": config.asked,
-        "words": config.words,
-        "metric": measures.main.name,
-        "metric_label": label_of(measures.main.name, federation.task),
-        "metric_reason": measures.reason,
-        "higher_is_better": measures.main.higher_is_better,
-        "data_name": config.configs[0].data_name,
-        "clients": len(federation),
-        "validation_rows": len(federation.validation.index),
-        "data_sha256": fingerprint(federation),
-    }
-    write_json(config.folder / MARKER, content)
