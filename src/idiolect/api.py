@@ -138,7 +138,7 @@ def tune(*sources: Source, told: Told = lambda trial, share: None, **settings: A
     told: is called with every finished trial and the share of its method's budget that is spent.
 
     What is given is not tuned. The same call goes on where it was stopped, and with a larger budget further.
-    `idiolect.compare(tuning.settings, seeds=5)` takes the choice.
+    `idiolect.compare(tuning.settings)` takes the choice.
     """
     tuning = tune_methods(resolve_tuning(read_settings([*sources, settings])), told)
     if can_write_reports():

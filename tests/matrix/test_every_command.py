@@ -243,6 +243,19 @@ def compare(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
         assert rows.loc[name, "mean"] == pytest.approx(numbers["mean"])
 
 
+def tune(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
+    """The first trial is the run; the choice is no worse, and can be run."""
+    folder = runs.new_name()
+    words = [word for word in runs.settings(kind, *codec) if not word.startswith("method=")]
+    said = json.loads(invoke("tune", f"methods={kind.name}", *words, "trials=2", f"out={folder}", "--json"))
+    (row,) = said["rows"]
+    run_value = runs.of(kind, *codec).summary()["kinds"][kind.judged_by]["validation"]
+    assert row["default"] == pytest.approx(run_value, rel=1e-12)
+    assert row["tuned"] >= row["default"]
+    chosen = idiolect.run(folder / f"best-{kind.name}.yaml", out=runs.new_name()).summary()
+    assert chosen["kinds"][kind.judged_by]["validation"] == pytest.approx(row["tuned"], rel=1e-12)
+
+
 def report(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
     """Pages of some methods each; every model of a method has a row with the run's number."""
     first = METHODS.index(kind) // ON_A_PAGE * ON_A_PAGE
@@ -284,14 +297,17 @@ COMMANDS: dict[str, Check] = {
     "personalize with steps": personalize_with_steps,
     "show": show,
     "compare": compare,
+    "tune": tune,
     "report": report,
     "serve": serve,
 }
-# Left out with codecs: what sees only an exported model or finished tables; and one of the stores suffices.
+# Left out with codecs: what sees only an exported model or finished tables, or plays as a run does; and one of
+# the stores suffices.
 SAME_WITH_CODECS = {
     "predict",
     "show",
     "compare",
+    "tune",
     "report",
     "export a program",
     "export each kind",

@@ -20,7 +20,7 @@ def tune(settings: SettingsArgument, json: JsonOption = False, data_dir: DataDir
     Example: idiolect tune methods=local,fedavg,apfl,ditto data=vowels budget=20m
 
     The budget is a time for all methods together, or trials=30 for each of them. What is given is not tuned.
-    Needs `pip install 'idiolect[tune]'`. The choice: idiolect compare OUT/best.yaml seeds=5
+    Needs `pip install 'idiolect[tune]'`. The choice: idiolect compare OUT/best.yaml
     """
     from idiolect.cli.tuning_table import print_tuning
 

@@ -38,6 +38,6 @@ def print_tuning(tuning: Tuning, *, json: bool) -> None:
     for note in tuning.notes:
         typer.echo(note)
     typer.echo("a tuned value is the best of several on the same rows and flatters; test rows were not seen")
-    typer.echo(f"compare with: idiolect compare {tuning.path / BEST} seeds=5")
+    typer.echo(f"compare with: idiolect compare {tuning.path / BEST}")
     if tuning.page is not None:
         typer.echo(f"report: {tuning.page}")

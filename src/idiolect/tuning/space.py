@@ -24,7 +24,7 @@ from idiolect.runs.settings import Settings, merge
 from idiolect.runs.signatures import fields_of
 
 RATES, WEIGHT_DECAY = "rates", "weight_decay"
-COMMON: dict[str, Tunable] = {RATES: (0.1, 10.0), WEIGHT_DECAY: (1e-4, 1.0)}
+COMMON: dict[str, Tunable] = {RATES: (0.1, 3.0), WEIGHT_DECAY: (1e-4, 1.0)}
 
 Space = dict[str, Tunable]
 

@@ -126,7 +126,7 @@ class MethodStudy:
             asked.report(value, round_number)
             if asked.should_prune() and number > 0:
                 raise Stop("stopped")
-            if clock.over and number > 0:
+            if number > 0 and clock.over:
                 raise Stop("late")
 
         outcome, settings = self._play(asked.params, follow)
