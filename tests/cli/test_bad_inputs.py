@@ -519,6 +519,7 @@ def test_tables_are_refused(name: str, tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_the_page_has_a_hundred_commands_and_no_others() -> None:
     given = {f"run {case[0]}" for case in RUN} | {f"compare {case[0]}" for case in COMPARE}
+    given |= {f"tune {case[0]}" for case in TUNE}
     given |= {command for harm, command, _ in RUN_FOLDERS if harm is nothing}
     given |= {f"data {name} client=site target=y {case[1]}".strip() for name, case in TABLES.items()}
     found = [

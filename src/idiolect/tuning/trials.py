@@ -11,9 +11,9 @@ import torch
 
 from idiolect.data.federation import Federation, Rows
 from idiolect.engines.compiler.doubt import Doubt
-from idiolect.evaluation.convergence import diverged_clients
+from idiolect.evaluation.convergence import FAR_ABOVE, failed_clients
 from idiolect.evaluation.metrics import Measures
-from idiolect.evaluation.summary import BestRound, Choice, Score, values_at
+from idiolect.evaluation.summary import BestRound, Choice, Score, means, values_at
 from idiolect.methods.catalogue import find_method
 from idiolect.runs.config import RunConfig
 from idiolect.runs.records import TableName, join
@@ -109,9 +109,20 @@ class _Judge:
 
     @property
     def diverged(self) -> str:
-        """Whose models diverged, if any did."""
-        clients = diverged_clients(self.metrics(), self.kind, self.best.round or 0)
-        return f"{len(clients)} clients diverged, the first is {clients[0]}" if clients else ""
+        """Why it diverged, if it did: somebody's loss is not finite, or the mean ended far above the first.
+
+        One client's loss may well: of few validation rows it is far above where training rows fit too well.
+        """
+        metrics, losses = self.metrics(), means(self.metrics(), self.kind, "validation", "loss")
+        last = int(losses.index[-1])
+        if failed := failed_clients(metrics, self.kind, self.best.round or 0):
+            return f"diverged: the loss of client {failed[0]!r} is not finite"
+        if failed := failed_clients(metrics, self.kind, last):
+            return f"diverged: the loss of client {failed[0]!r} is not finite after round {last}"
+        first, ended = float(losses.iloc[0]), float(losses.iloc[-1])
+        if 0 < FAR_ABOVE * first < ended:
+            return f"diverged: the mean validation loss went from {first:.4g} to {ended:.4g}"
+        return ""
 
     def evaluated(self, round_number: int, metrics: pd.DataFrame) -> None:
         """Look at the validation values."""

@@ -131,11 +131,9 @@ class Tuning:
             return [f"{method}: nothing was chosen: none of {len(trials)} trials came to its end; {last}"]
         notes = []
         if trials[0].state != "complete":
-            notes.append(
-                f"{method}: {trials[0].state} with the settings that are not tuned: {trials[0].reason}"
-            )
+            notes.append(f"{method}: without tuning {trials[0].reason}")
         if best.number == 0:
-            notes.append(f"{method}: none of {len(trials)} trials was better than what is not tuned")
+            notes.append(f"{method}: {_why_untuned(trials)}")
         if best.round == 0:
             notes.append(f"{method}: untrained: no round was better on validation rows than the first model")
         return notes
@@ -145,6 +143,14 @@ class Tuning:
         """The report page, if one was written."""
         page = self.path / PAGE
         return page if page.is_file() else None
+
+
+def _why_untuned(trials: list[Trial]) -> str:
+    if not trials[0].settings:
+        return "nothing was left to be tuned"
+    if len(trials) == 1:
+        return "only the settings that are not tuned were played: a larger budget tries others"
+    return f"none of {len(trials)} trials was better than what is not tuned"
 
 
 def is_tuning(folder: str | Path) -> bool:
