@@ -27,6 +27,7 @@ FUNCTIONS = {
     "data": idiolect.load,
     "run": idiolect.run,
     "compare": idiolect.compare,
+    "tune": idiolect.tune,
     "resume": idiolect.resume,
     "show": idiolect.show,
     "report": idiolect.report,
@@ -40,7 +41,7 @@ FUNCTIONS = {
 }
 # What only concerns what is printed, and second names: `predict --data` is TABLE, `--data-dir` a setting.
 ONLY_ON_THE_COMMAND_LINE = {"json", "clients", "picture", "port", "help"}
-ALSO_CALLED = {("predict", "data"), ("run", "data_dir"), ("compare", "data_dir")}
+ALSO_CALLED = {("predict", "data"), ("run", "data_dir"), ("compare", "data_dir"), ("tune", "data_dir")}
 
 
 def invoke(*arguments: object) -> str:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         run,
         show,
         train,
+        tune,
     )
     from idiolect.bench.suite import benchmark
     from idiolect.data.arrays import from_arrays, from_datasets
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from idiolect.runs.personalization import Newcomers
     from idiolect.silo.deployment import join, serve, silo_init
     from idiolect.simulation import Simulation
+    from idiolect.tuning.tuning import Tuning
 
 __all__ = [
     "Comparison",
@@ -48,6 +50,7 @@ __all__ = [
     "Result",
     "RunFolder",
     "Simulation",
+    "Tuning",
     "UserError",
     "benchmark",
     "build_model",
@@ -74,6 +77,7 @@ __all__ = [
     "show",
     "silo_init",
     "train",
+    "tune",
 ]
 
 _HOMES = {
@@ -88,6 +92,7 @@ _HOMES = {
         "run",
         "show",
         "train",
+        "tune",
     ),
     "bench.suite": ("benchmark",),
     "data.arrays": ("from_arrays", "from_datasets"),
@@ -109,6 +114,7 @@ _HOMES = {
     "runs.personalization": ("Newcomers",),
     "silo.deployment": ("join", "serve", "silo_init"),
     "simulation": ("Simulation",),
+    "tuning.tuning": ("Tuning",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -51,6 +51,11 @@ from idiolect.runs.settings import Source, read_settings
 from idiolect.runs.setup import build_simulation, load_federation
 from idiolect.runs.signatures import build
 from idiolect.store.files import write_bytes
+from idiolect.tuning.config import resolve_tuning
+from idiolect.tuning.page import write_page
+from idiolect.tuning.play import tune_methods
+from idiolect.tuning.study import Told
+from idiolect.tuning.tuning import Tuning, is_tuning
 
 FolderPath = str | Path
 ONLY_IN_FOLDERS = ("out", "store", "checkpoint", "trackers")
@@ -103,11 +108,13 @@ def run(*sources: Source, watch: Watch = nobody, **settings: Any) -> RunFolder:
     return start_or_continue(config, watch)
 
 
-def resume(folder: FolderPath, *, watch: Watch = nobody) -> RunFolder | Comparison:
-    """Continue a run or a comparison that was stopped, bitwise as if it had not been.
+def resume(folder: FolderPath, *, watch: Watch = nobody) -> RunFolder | Comparison | Tuning:
+    """Continue a run, a comparison or a tuning that was stopped, bitwise as if it had not been.
 
     Of a comparison, runs that failed are tried again.
     """
+    if is_tuning(folder):
+        return tune(Tuning(folder).words, out=folder)
     found = open_folder(folder)
     if isinstance(found, Comparison):
         return _with_page(compare_methods(found.config, watch))
@@ -124,14 +131,32 @@ def compare(*sources: Source, watch: Watch = nobody, **settings: Any) -> Compari
     return _with_page(compare_methods(resolve_comparison(read_settings([*sources, settings])), watch))
 
 
+def tune(*sources: Source, told: Told = lambda trial, share: None, **settings: Any) -> Tuning:
+    """Choose settings of methods by their validation rows; takes what `compare` takes, of one seed.
+
+    budget: the time of all methods together, `"20m"`, `"90s"` or `"2h"`, the same for each; or
+    trials: how many each method has, which gives the same choice every time.
+    told: is called with every finished trial and the share of its method's budget that is spent.
+
+    What is given is not tuned. The same call goes on where it was stopped, and with a larger budget further.
+    `idiolect.compare(tuning.settings)` takes the choice.
+    """
+    tuning = tune_methods(resolve_tuning(read_settings([*sources, settings])), told)
+    if can_write_reports():
+        write_page(tuning)
+    return tuning
+
+
 def _with_page(comparison: Comparison) -> Comparison:
     if can_write_reports():
         write_report([comparison.path], comparison.path / PAGE)
     return comparison
 
 
-def show(folder: FolderPath) -> RunFolder | Comparison:
-    """The finished run or comparison in a folder: its tables, and every client's values."""
+def show(folder: FolderPath) -> RunFolder | Comparison | Tuning:
+    """The finished run, comparison or tuning in a folder: its tables, and every client's values."""
+    if is_tuning(folder):
+        return Tuning(folder)
     found = open_folder(folder)
     if isinstance(found, Comparison):
         found.require_finished()

@@ -221,6 +221,33 @@ def test_compare_refuses(settings: str, fragments: tuple[str, ...], folder: Path
     assert contents(folder) == before
 
 
+TUNE = [
+    ("methods=local data=vowels", "budget is missing", "budget=20m", "trials=30"),
+    ("methods=local data=vowels budget=5", "budget=5 is not possible", "with its unit"),
+    ("methods=local data=vowels budget=0m", "budget=0m is not possible"),
+    ("methods=local data=vowels budget=soon", "budget=soon is not possible"),
+    ("methods=local data=vowels budget=-20m", "budget=-20m is not possible"),
+    ("methods=local data=vowels trials=-1", "trials=-1", "at least 1"),
+    ("methods=local data=vowels trials=many", "trials=many", "a whole number"),
+    ("methods=local data=vowels budget=1m trials=3", "budget and trials are both given"),
+    ("data=vowels budget=1m", "methods is missing"),
+    ("methods=local,apfel data=vowels budget=1m", "'apfel'", "apfl"),
+    ("methods=local data=vowels budget=1m seeds=3", "seeds is not a setting of tune", "seed=1"),
+    ("methods=local data=vowels budget=1m rouns=3", "rouns is not a setting", "did you mean rounds"),
+    ("methods=local data=vowels budget=1m data.fractions=[0.8,0,0.2]", "nobody has validation rows"),
+    ("methods=local data=vowels budget=1m local.mixing=0.5", "method.mixing is not a setting"),
+    ("methods=local data=vowels budget=1m out=no-data", "no-data' exists and is not a tuning"),
+    ("methods=local data=vowels budget=1m out=good.csv", "good.csv' exists and is not a tuning"),
+]
+
+
+@pytest.mark.parametrize(("settings", "fragments"), [(case[0], case[1:]) for case in TUNE])
+def test_tune_refuses(settings: str, fragments: tuple[str, ...], folder: Path) -> None:
+    before = contents(folder)
+    told(f"tune {settings}", refused(invoke(f"tune {settings}"), *fragments), folder)
+    assert contents(folder) == before
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run and an exported model."""
@@ -492,6 +519,7 @@ def test_tables_are_refused(name: str, tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_the_page_has_a_hundred_commands_and_no_others() -> None:
     given = {f"run {case[0]}" for case in RUN} | {f"compare {case[0]}" for case in COMPARE}
+    given |= {f"tune {case[0]}" for case in TUNE}
     given |= {command for harm, command, _ in RUN_FOLDERS if harm is nothing}
     given |= {f"data {name} client=site target=y {case[1]}".strip() for name, case in TABLES.items()}
     found = [

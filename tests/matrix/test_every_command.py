@@ -244,6 +244,24 @@ def compare(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
         assert rows.loc[name, "mean"] == pytest.approx(numbers["mean"])
 
 
+def tune(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
+    """Some methods at a time: the first trial is the run, the choice is no worse, and can be run."""
+    first = METHODS.index(kind) // ON_A_PAGE * ON_A_PAGE
+    folder = runs.folder / f"tuning-{first}"
+    if not folder.exists():
+        some = METHODS[first : first + ON_A_PAGE]
+        words = [word for word in runs.settings(kind) if not word.startswith("method")]
+        words += [f"{one.name}.{name}={value}" for one in some for name, value in options(one).items()]
+        methods = ",".join(one.name for one in some)
+        invoke("tune", f"methods={methods}", *words, "trials=2", f"out={folder}")
+    row = idiolect.Tuning(folder).table.set_index("method").loc[kind.name]
+    untouched = runs.of(kind).summary()["kinds"][kind.judged_by]["validation"]
+    assert row["default"] == pytest.approx(untouched, rel=1e-12)
+    assert row.tuned >= row["default"]
+    chosen = idiolect.run(folder / f"best-{kind.name}.yaml", out=runs.new_name()).summary()
+    assert chosen["kinds"][kind.judged_by]["validation"] == pytest.approx(row.tuned, rel=1e-12)
+
+
 def report(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
     """Pages of some methods each; every model of a method has a row with the run's number."""
     first = METHODS.index(kind) // ON_A_PAGE * ON_A_PAGE
@@ -285,14 +303,17 @@ COMMANDS: dict[str, Check] = {
     "personalize with steps": personalize_with_steps,
     "show": show,
     "compare": compare,
+    "tune": tune,
     "report": report,
     "serve": serve,
 }
-# Left out with codecs: what sees only an exported model or finished tables; and one of the stores suffices.
+# Left out with codecs: what sees only an exported model or finished tables, what plays as a run does; and one
+# of the stores suffices.
 SAME_WITH_CODECS = {
     "predict",
     "show",
     "compare",
+    "tune",
     "report",
     "export a program",
     "export each kind",

@@ -18,6 +18,7 @@ from idiolect.cli import (
     serve,
     show,
     silo,
+    tune,
 )
 from idiolect.cli.console import Commands
 
@@ -36,6 +37,7 @@ for command in (
     data.data,
     run.run,
     compare.compare,
+    tune.tune,
     resume.resume,
     show.show,
     report.report,

@@ -28,10 +28,17 @@ def methods(
         typer.echo(f"{card['name']}: {card['summary']} {card['paper']}")
         typer.echo(f"models: {', '.join(card['kinds'])}; judged by {card['judged_by']}")
         rows = [
-            [p["name"], p["symbol"], str(p["default"]), p["paper"], p["description"]]
+            [p["name"], p["symbol"], str(p["default"]), p["paper"], _tried(p["tune"]), p["description"]]
             for p in card["hyper_parameters"]
         ]
-        print_table("hyper-parameters", ["name", "symbol", "default", "in papers", "what it does"], rows)
+        columns = ["name", "symbol", "default", "in papers", "tune tries", "what it does"]
+        print_table("hyper-parameters", columns, rows)
+
+
+def _tried(values: Any) -> str:
+    from idiolect.tuning.space import shown
+
+    return "" if values is None else shown(values)
 
 
 def _row(card: dict[str, Any]) -> list[str]:

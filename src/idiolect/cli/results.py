@@ -7,6 +7,7 @@ import pandas as pd
 import typer
 
 from idiolect.cli.console import print_json, print_table
+from idiolect.cli.tuning_table import print_tuning
 from idiolect.quantities import amount, show_value
 from idiolect.runs.client_model import thresholds_of
 from idiolect.runs.comparison import Comparison, Failure
@@ -23,6 +24,7 @@ from idiolect.runs.gain_words import (
 )
 from idiolect.runs.notes import comparison_notes, mark, run_notes
 from idiolect.runs.tabulation import model_name
+from idiolect.tuning.tuning import Tuning
 
 MOST_NOTES = 12
 
@@ -61,9 +63,11 @@ def print_run(run: RunFolder, *, clients: bool, json: bool) -> None:
     typer.echo(f"run: {run.path}")
 
 
-def print_results(found: RunFolder | Comparison, *, clients: bool, json: bool) -> None:
-    """A run or a comparison, whichever it is."""
-    if isinstance(found, Comparison):
+def print_results(found: RunFolder | Comparison | Tuning, *, clients: bool, json: bool) -> None:
+    """A run, a comparison or a tuning, whichever it is."""
+    if isinstance(found, Tuning):
+        print_tuning(found, json=json)
+    elif isinstance(found, Comparison):
         print_comparison(found, clients=clients, json=json)
     else:
         print_run(found, clients=clients, json=json)

@@ -10,11 +10,11 @@ from idiolect.cli.options import ClientsOption, JsonOption
 
 
 def resume(
-    folder: Annotated[str, typer.Argument(metavar="RUN", help="the folder of a run or a comparison")],
+    folder: Annotated[str, typer.Argument(metavar="RUN", help="folder of a run, a comparison or a tuning")],
     clients: ClientsOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Continue a run or a comparison that was stopped, bitwise as if it had not been.
+    """Continue a run, a comparison or a tuning that was stopped, bitwise as if it had not been.
 
     Example: idiolect resume runs/vowels-apfl
     """

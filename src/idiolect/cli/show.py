@@ -9,11 +9,11 @@ from idiolect.cli.options import ClientsOption, JsonOption
 
 
 def show(
-    folder: Annotated[str, typer.Argument(metavar="RUN", help="the folder of a run or a comparison")],
+    folder: Annotated[str, typer.Argument(metavar="RUN", help="folder of a run, a comparison or a tuning")],
     clients: ClientsOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Show the results of a finished run or comparison.
+    """Show the results of a finished run, comparison or tuning.
 
     Example: idiolect show runs/demo
     """

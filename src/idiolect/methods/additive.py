@@ -76,7 +76,9 @@ class Additive(core.Method, core.Exchange):
 
     learning_rate: core.Schedule = hyper(0.05, "step size of w", symbol="η", alias="lr", paper="1/(2(1+α)L)")
     personal_rate: core.Schedule | None = hyper(None, "step size of θ; None: η", symbol="αη", paper="α = 1")
-    outer_step: float = hyper(1.0, "server's step along the mean move", symbol="β", paper="1; up to √M", ge=0)
+    outer_step: float = hyper(
+        1.0, "server's step along the mean move", symbol="β", paper="1; up to √M", ge=0, tune=(0.5, 2.0)
+    )
     local_steps: core.LocalWork = hyper(10, "local steps in a round", symbol="K", paper="3; 10")
     output: Literal["last", "average", "local_average"] = hyper("last", "which personal model: I, II or III")
     weighting: core.Weighting = hyper("uniform", "weights of the replies")

@@ -60,7 +60,9 @@ class AFL(core.Method, core.Exchange):
     relative_to: ClassVar[dict[str, str]] = {"w": "w"}
 
     learning_rate: core.Schedule = hyper(0.1, "step size of w", symbol="γ_w", alias="lr")
-    shares_rate: core.Schedule = hyper(0.01, "step size of the clients' shares", symbol="γ_q")
+    shares_rate: core.Schedule = hyper(
+        0.01, "step size of the clients' shares", symbol="γ_q", tune=(0.001, 0.1)
+    )
     local_steps: Literal[1] = hyper(1, "one step in a round")
 
     def server_init(self, params: Params, population: core.Population, key: Tensor) -> Server:

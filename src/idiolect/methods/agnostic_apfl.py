@@ -45,10 +45,13 @@ class AgnosticAPFL(core.Method, core.Exchange):
         {"name": "per_round", "initial": 0.1}, "step size of w and v", symbol="η", alias="lr"
     )
     local_steps: int = hyper(10, "local steps in a round", symbol="τ", ge=1)
-    shares_rate: core.Schedule = hyper(0.01, "step size of the clients' shares", symbol="γ_q")
-    mixing: Annotated[float, Field(ge=0, le=1)] | Literal["adaptive"] = hyper(
-        "adaptive", "weight of the local model: a fixed number, or learned", symbol="α"
+    shares_rate: core.Schedule = hyper(
+        0.01, "step size of the clients' shares", symbol="γ_q", tune=(0.001, 0.1)
     )
+    mixing: Annotated[float, Field(ge=0, le=1)] | Literal["adaptive"] = hyper(
+        "adaptive", "weight of the local model: a fixed number, or learned", symbol="α",
+        tune=["adaptive", 0.25, 0.5, 0.75],
+    )  # fmt: skip
     initial_mixing: float = hyper(0.5, "first weight where it is learned", symbol="α⁰", ge=0, le=1)
 
     @property

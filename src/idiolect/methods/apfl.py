@@ -58,8 +58,9 @@ class APFL(core.Method, core.Exchange):
     learning_rate: core.Schedule = hyper(core.PerRound(0.1), "step size of w and v", symbol="η", alias="lr")
     local_steps: core.LocalWork = hyper(10, "local steps in a round", symbol="τ", paper="10; 20; 1 epoch")
     mixing: Annotated[float, Field(ge=0, le=1)] | Literal["adaptive"] = hyper(
-        "adaptive", "weight of v: a number, or learned", symbol="α", paper="0.25, 0.5, 0.75, adaptive"
-    )
+        "adaptive", "weight of v: a number, or learned", symbol="α", paper="0.25, 0.5, 0.75, adaptive",
+        tune=["adaptive", 0.25, 0.5, 0.75],
+    )  # fmt: skip
     initial_mixing: float = hyper(0.5, "first weight if learned", symbol="α⁰", paper="0.01; 0.5", ge=0, le=1)
     mixing_rate: core.Schedule | None = hyper(None, "step size of the weight; None: that of w", symbol="η_α")
     mixing_update: Literal["round", "step"] = hyper("round", "learn the weight once a round, or in each step")

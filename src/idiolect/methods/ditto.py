@@ -59,8 +59,9 @@ class Ditto(core.Method, core.Exchange):
         None, "step size of the personal model; None: that of the shared model", symbol="η_v"
     )
     proximal: float = hyper(
-        0.1, "weight of the pull to the shared model", symbol="λ", alias="lambda", paper="0.05 to 2", ge=0
-    )
+        0.1, "weight of the pull to the shared model", symbol="λ", alias="lambda", paper="0.05 to 2", ge=0,
+        tune=(0.01, 10.0),
+    )  # fmt: skip
     local_steps: core.LocalWork = hyper(10, "local steps in a round, of both models", symbol="s")
     weighting: core.Weighting = hyper("uniform", "weights of the replies", symbol="a_i")
 

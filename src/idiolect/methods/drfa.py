@@ -71,8 +71,9 @@ class DRFA(core.Method, core.Exchange):
     learning_rate: core.Schedule = hyper(0.1, "step size of the local steps", symbol="γ_w", alias="lr")
     local_steps: int = hyper(10, "local steps in a round", symbol="τ", ge=1)
     shares_rate: core.Schedule = hyper(
-        0.01, "step size of the clients' shares", symbol="γ_q", paper="0.1, x 0.9 per round (authors' code)"
-    )
+        0.01, "step size of the clients' shares", symbol="γ_q", paper="0.1, x 0.9 per round (authors' code)",
+        tune=(0.001, 0.1),
+    )  # fmt: skip
 
     def server_init(self, params: Params, population: core.Population, key: Tensor) -> Server:
         """w^0, q^0."""

@@ -71,7 +71,9 @@ class FedGATE(core.Method, core.Exchange):
     relative_to: ClassVar[dict[str, str]] = {"w": "w"}
 
     learning_rate: core.Schedule = hyper(0.1, "step size of the local steps", symbol="η", alias="lr")
-    outer_step: float = hyper(1.0, "server's step along the mean move", symbol="γ", paper="1", ge=0)
+    outer_step: float = hyper(
+        1.0, "server's step along the mean move", symbol="γ", paper="1", ge=0, tune=(0.5, 2.0)
+    )
     local_steps: core.LocalWork = hyper(10, "local steps in a round", symbol="τ")
 
     def server_init(self, params: Params, population: core.Population, key: Tensor) -> Server:

@@ -57,8 +57,9 @@ class FedProx(core.Method, core.Exchange):
 
     learning_rate: core.Schedule = hyper(0.1, "step size of the local steps", symbol="η", alias="lr")
     proximal: float = hyper(
-        0.002, "weight of the pull to the shared model", symbol="μ", alias="mu", paper="0.001 to 1", ge=0
-    )
+        0.002, "weight of the pull to the shared model", symbol="μ", alias="mu", paper="0.001 to 1", ge=0,
+        tune=(0.001, 1.0),
+    )  # fmt: skip
     local_steps: core.LocalWork = hyper(10, "local steps in a round", symbol="E")
     weighting: core.Weighting = hyper("uniform", "weights of the replies", symbol="a_i")
 

@@ -56,7 +56,7 @@ class IFCA(core.Method, core.Exchange):
     judged_by: ClassVar[core.PredictorKind] = "group"
     sees_all_rows: ClassVar[bool] = True
 
-    groups: int = hyper(3, "number of groups", symbol="K", paper="2, 4", ge=1)
+    groups: int = hyper(3, "number of groups", symbol="K", paper="2, 4", ge=1, tune=[2, 3, 4])
     learning_rate: core.Schedule = hyper(0.1, "step size of the local steps", symbol="γ", alias="lr")
     local_steps: core.LocalWork = hyper(10, "local steps in a round", symbol="τ")
     averaging: Literal["models", "gradients"] = hyper(

@@ -56,7 +56,7 @@ class LocalSGD(core.Method, core.Exchange):
     changes_of: ClassVar[dict[str, str]] = {"delta": "w"}
 
     learning_rate: core.Schedule = hyper(0.1, "step size of the local steps", symbol="η", alias="lr")
-    outer_step: float = hyper(1.0, "server's step along the mean move", symbol="β", ge=0)
+    outer_step: float = hyper(1.0, "server's step along the mean move", symbol="β", ge=0, tune=(0.5, 2.0))
     local_steps: core.LocalWork = hyper(10, "local steps in a round", symbol="K")
     weighting: core.Weighting = hyper("uniform", "weights of the replies")
 

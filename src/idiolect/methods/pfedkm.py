@@ -68,8 +68,10 @@ class PFedKM(core.Method, core.Exchange):
     personal_brief: ClassVar[bool] = True
     relative_to: ClassVar[dict[str, str]] = {"omega": "omega"}
 
-    groups: int = hyper(3, "number of groups", symbol="K", paper="1, 2, 3, 4", ge=1)
-    moreau_weight: float = hyper(15.0, "pull of the personal model to the group's", symbol="λ", ge=0)
+    groups: int = hyper(3, "number of groups", symbol="K", paper="1, 2, 3, 4", ge=1, tune=[1, 2, 3, 4])
+    moreau_weight: float = hyper(
+        15.0, "pull of the personal model to the group's", symbol="λ", ge=0, tune=(0.1, 100.0)
+    )
     learning_rate: core.Schedule = hyper(0.005, "step size of ω", symbol="η", alias="lr", paper="0.005; 0.03")
     local_steps: core.LocalWork = hyper(10, "local rounds, each on one batch", symbol="R", paper="10")
     inner_rate: core.Schedule = hyper(0.03, "step size of θ; times (L + λ) it must be below 2", symbol="η_p")

@@ -61,7 +61,7 @@ class PFedMe(core.Method, core.Exchange):
     changes_of: ClassVar[dict[str, str]] = {"change": "w"}
 
     moreau_weight: float = hyper(
-        15.0, "pull of the personal model to the shared one", symbol="λ", paper="15", ge=0
+        15.0, "pull of the personal model to the shared one", symbol="λ", paper="15", ge=0, tune=(0.1, 100.0)
     )
     learning_rate: core.Schedule = hyper(
         0.005, "step size of w_i on the envelope", symbol="η", alias="lr", paper="0.005; 0.01"

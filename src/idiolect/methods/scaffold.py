@@ -75,7 +75,9 @@ class Scaffold(core.Method, core.Exchange):
     learning_rate: core.Schedule = hyper(
         0.1, "step size of the local steps", symbol="η_l", alias="lr", paper="APFL: 0.1; 0.05 on CIFAR10"
     )
-    outer_step: float = hyper(1.0, "server's step along the mean move", symbol="η_g", paper="1", ge=0)
+    outer_step: float = hyper(
+        1.0, "server's step along the mean move", symbol="η_g", paper="1", ge=0, tune=(0.5, 2.0)
+    )
     control: Literal["gradient", "steps"] = hyper(
         "steps", "the new c_i: the gradient at the shared model (I), or the mean of the local steps (II)"
     )

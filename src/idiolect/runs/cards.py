@@ -53,6 +53,7 @@ def _method_card(kind: type[Method]) -> dict[str, Any]:
                 "description": field.description,
                 "symbol": (field.json_schema_extra or {}).get("symbol", ""),  # type: ignore[union-attr]
                 "paper": (field.json_schema_extra or {}).get("paper", ""),  # type: ignore[union-attr]
+                "tune": (field.json_schema_extra or {}).get("tune"),  # type: ignore[union-attr]
             }
             for name, field in fields_of(kind).items()
         ],

@@ -40,6 +40,7 @@ from idiolect.store.files import clear_write_errors, read_json, read_parquet, wr
 FORMAT = "idiolect-comparison-1"
 PAGE = "report.html"
 GAIN_FILES = ("gains.parquet", "gain-summary.parquet", "choices.parquet")
+OWN_OF_RUN = ("weight_decay",)  # settings of a run that a method can have its own of
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,8 @@ class Comparison:
 def resolve_comparison(settings: Settings) -> ComparisonConfig:
     """The runs of `methods=local,fedavg,apfl seeds=5 ...`.
 
-    `method.*` settings go to every method that has them; `apfl.mixing=0.5` goes to one.
+    `method.*` settings go to every method that has them; `apfl.mixing=0.5` goes to one, and so can
+    `apfl.weight_decay=0.01`.
     """
     settings = dict(settings)
     if "method" in settings and "name" in settings["method"]:
@@ -191,6 +193,7 @@ def resolve_comparison(settings: Settings) -> ComparisonConfig:
     for name, options in own.items():
         if not isinstance(options, Mapping):
             raise UserError(f"{name}={options} is not possible: give its settings, as {name}.local_steps=5")
+        own[name] = dict(options)
     shared = settings.pop("method", {})
     known = {kind.name: _option_names(kind) for kind in kinds}
     for option in shared:
@@ -199,7 +202,11 @@ def resolve_comparison(settings: Settings) -> ComparisonConfig:
     configs = []
     for name, full_name in zip(names, written, strict=True):
         common = {option: value for option, value in shared.items() if option in known[name]}
-        config = resolve(merge(settings, {"method": {**common, **own[name], "name": full_name}}))
+        of_run = {
+            key: own[name].pop(key) for key in OWN_OF_RUN if key in own[name] and key not in known[name]
+        }
+        method = {**common, **own[name], "name": full_name}
+        config = resolve(merge({**settings, **of_run}, {"method": method}))
         configs += [replace(config, seed=seed) for seed in seeds]
     folder = Path(configs[0].out or _default_folder(configs))
     configs = [replace(c, out=str(folder / f"{c.method_name}-seed{c.seed}")) for c in configs]

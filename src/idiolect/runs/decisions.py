@@ -31,21 +31,26 @@ class Decision(NamedTuple):
 
 def decide(config: RunConfig, federation: Federation) -> Decision:
     """Fill in what suits the data."""
-    setting = build_setting(replace(config, batch_size=config.batch_size or OTHER_BATCH), federation)
+    config = decide_all_but_rates(config, federation)
+    if not config.open_rates:
+        return Decision(config, ())
+    smoothness, reason = smoothness_for(config, federation)
+    return with_rates(config, smoothness, len(federation), reason)
+
+
+def decide_all_but_rates(config: RunConfig, federation: Federation) -> RunConfig:
+    """Fill in batches, rounds and patience, which are the same for all methods."""
+    setting = _setting(config, federation)
     is_linear = linear_layer(setting.objective.module) is not None
     patience = config.evaluation.patience
     if patience is None:
         patience = PATIENCE if config.rounds is None and config.evaluation.choose == "validation" else 0
-    config = replace(
+    return replace(
         config.decided(),
         batch_size=config.batch_size or (LINEAR_BATCH if is_linear else OTHER_BATCH),
         rounds=config.rounds or (LINEAR_ROUNDS if is_linear else OTHER_ROUNDS),
         evaluation=replace(config.evaluation, patience=patience),
     )
-    if not config.open_rates:
-        return Decision(config, ())
-    smoothness, reason = _smoothness(config, setting, is_linear)
-    return with_rates(config, smoothness, len(federation), reason)
 
 
 def with_rates(config: RunConfig, smoothness: float, clients: int, reason: str) -> Decision:
@@ -57,9 +62,10 @@ def with_rates(config: RunConfig, smoothness: float, clients: int, reason: str) 
     return Decision(replace(config, method=section), (f"{shown}, {reason}",))
 
 
-def _smoothness(config: RunConfig, setting: Setting, is_linear: bool) -> tuple[float, str]:
-    """What rates follow from, and where it comes from."""
-    if not is_linear:
+def smoothness_for(config: RunConfig, federation: Federation) -> tuple[float, str]:
+    """What rates follow from, the same for all methods, and where it comes from."""
+    setting = _setting(config, federation)
+    if linear_layer(setting.objective.module) is None:
         return 1 / find_rate(setting), "from trials on training rows of some clients"
     batch_size = None if config.batch_size == "all" else config.batch_size
     known = smoothness_of(setting.objective, setting.federation, batch_size)
@@ -70,6 +76,10 @@ def _smoothness(config: RunConfig, setting: Setting, is_linear: bool) -> tuple[f
             "than a usual client needs them: look at its rows, or set clip and a larger lr"
         )
     return known.largest, reason
+
+
+def _setting(config: RunConfig, federation: Federation) -> Setting:
+    return build_setting(replace(config, batch_size=config.batch_size or OTHER_BATCH), federation)
 
 
 def _like_default(config: RunConfig, name: str, rate: float) -> Any:

@@ -18,8 +18,9 @@ class Settings:
     learning_rate: core.Schedule = hyper(0.1, "step size of the local steps", symbol="η", alias="lr")
     local_steps: core.LocalWork = hyper(10, "full local work of a round", symbol="E")
     elasticity: float = hyper(
-        0.01, "weight of the elastic term; useful values shrink as 1 / clients", symbol="λ", ge=0
-    )
+        0.01, "weight of the elastic term; useful values shrink as 1 / clients", symbol="λ", ge=0,
+        tune=(1e-4, 1.0),
+    )  # fmt: skip
     keep: float | None = hyper(
         0.3, "fraction of the entries that a message keeps; None: no compression", symbol="q",
         paper="0.1, 0.3, 0.6", gt=0, le=1,

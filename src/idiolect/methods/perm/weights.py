@@ -19,7 +19,9 @@ class WeightRule:
     """How the weight problem is regularised and solved."""
 
     regulariser: float | None = hyper(None, "λ; None: automatic", symbol="λ", paper="not given", gt=0)
-    regulariser_factor: float = hyper(1.0, "c in the automatic λ = ½ n̄ c median z", symbol="c", gt=0)
+    regulariser_factor: float = hyper(
+        1.0, "c in the automatic λ = ½ n̄ c median z", symbol="c", gt=0, tune=(0.1, 10.0)
+    )
     projected_steps: int | None = hyper(
         None, "projected gradient steps from the last weights; None: the exact solution", symbol="T_α", ge=1
     )

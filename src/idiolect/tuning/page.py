@@ -1,0 +1,116 @@
+"""The page of a tuning: what was chosen, what it gains, and how the budget was spent."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from idiolect.quantities import duration, show_value
+from idiolect.reports.figures import COLOURS
+from idiolect.reports.html import render
+from idiolect.runs.settings import write_settings
+from idiolect.store.files import write_bytes
+from idiolect.tuning.trials import Trial
+from idiolect.tuning.tuning import PAGE, Tuning
+from idiolect.tuning.words import STATES, show_default, show_settings
+
+_MARKERS = {"complete": "o", "stopped": "v", "late": ">", "diverged": "x"}
+
+
+def write_page(tuning: Tuning) -> Path:
+    """Write the page into the tuning's folder."""
+    page = tuning.path / PAGE
+    html = render(
+        "tuning.html",
+        title=f"{', '.join(tuning.methods)} tuned on {Path(tuning.data_name).stem}",
+        tuning=tuning,
+        answer=_answer(tuning),
+        rows=[_row(tuning, row) for _, row in tuning.table.iterrows()],
+        states=STATES,
+        figures=[(name, _figure(tuning, name)) for name in tuning.methods if tuning.trials_of(name)],
+        trials=[_trial(tuning, trial) for name in tuning.methods for trial in tuning.trials_of(name)],
+        choice=write_settings(tuning.settings),
+    )
+    write_bytes(page, html.encode())
+    return page
+
+
+def _answer(tuning: Tuning) -> str:
+    """What a hurried reader takes away: the method that is best on validation rows once all are tuned."""
+    table = tuning.table.dropna(subset=["tuned"])
+    best = table.sort_values("tuned", ascending=not tuning.higher_is_better, kind="stable").iloc[0]
+    value = show_value(best.tuned, tuning.metric)
+    before = (
+        f", {show_value(best['default'], tuning.metric)} without tuning"
+        if best.default_state == "complete"
+        else f"; without tuning it {best.default_state}"
+    )
+    return (
+        f"Best on validation rows once all methods are tuned: {best.method}, mean {tuning.metric_label} "
+        f"{value}{before}. The value is the best of {best.trials} trials on the same rows, so it flatters: "
+        "compare on test rows, which were not looked at."
+    )
+
+
+def _row(tuning: Tuning, row: Any) -> dict[str, Any]:
+    return {
+        "method": row.method,
+        "default": show_default(row, tuning.metric),
+        "tuned": show_value(row.tuned, tuning.metric),
+        "settings": show_settings(row.settings) or "–",
+        "trial": "–" if row.chosen_trial < 0 else row.chosen_trial,
+        "trials": row.trials,
+        **{state: row[state] for state in STATES},
+        "rounds": row.rounds,
+        "time": duration(row.seconds),
+    }
+
+
+def _trial(tuning: Tuning, trial: Trial) -> dict[str, Any]:
+    best = tuning.best_of(trial.method)
+    return {
+        "method": trial.method,
+        "number": trial.number,
+        "chosen": best is not None and best.number == trial.number,
+        "state": trial.state,
+        "value": show_value(trial.value, tuning.metric),
+        "rounds": trial.rounds,
+        "time": duration(trial.seconds),
+        "settings": show_settings(trial.settings) or "–",
+        "reason": trial.reason,
+    }
+
+
+def _figure(tuning: Tuning, method: str) -> str:
+    """Every trial's value, and the best complete one so far, as a drawing."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    trials = [trial for trial in tuning.trials_of(method) if np.isfinite(trial.value)]
+    figure = Figure(figsize=(7.2, 2.6), layout="constrained")
+    axes = figure.subplots()
+    for state, marker in _MARKERS.items():
+        chosen = [trial for trial in trials if trial.state == state]
+        if chosen:
+            places, values = [t.number for t in chosen], [t.value for t in chosen]
+            colour = COLOURS[0] if state == "complete" else COLOURS[6]
+            axes.scatter(places, values, marker=marker, color=colour, label=state, s=22)
+    complete = [trial for trial in trials if trial.state == "complete"]
+    if complete:
+        best = np.maximum if tuning.higher_is_better else np.minimum
+        best_so_far = best.accumulate([trial.value for trial in complete])
+        places = [trial.number for trial in complete]
+        axes.step(places, best_so_far, where="post", color=COLOURS[1], label="best so far")
+    axes.set_xlabel("trial")
+    axes.set_ylabel(f"validation {tuning.metric_label}")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if trials:
+        figure.legend(loc="outside right upper", frameon=False, fontsize=8)
+    vector = io.StringIO()
+    with rc_context({"svg.hashsalt": method}):  # two pages of one tuning are the same file
+        figure.savefig(vector, format="svg", metadata={"Date": None})
+    svg = vector.getvalue()
+    return svg[svg.index("<svg") :]
