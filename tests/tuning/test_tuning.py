@@ -267,7 +267,7 @@ def test_the_page_has_the_choice_the_trials_and_the_budget(tuned: idiolect.Tunin
         assert cells[:4] == [row.method, "6", str(row.complete), str(row.stopped)]
     assert len(found["trials"]) == 1 + 12
     assert sum("chosen" in cells[2] for cells in found["trials"]) == 2
-    assert page.count("<svg") == 2
+    assert page.count("<svg") == 4  # for each method a wide and a narrow drawing
 
 
 def test_without_optuna_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,11 +36,12 @@ Table = tuple[list[str], list[list[str]]]  # headings and rows
 
 
 def gain_sentences(models: pd.DataFrame) -> list[str]:
-    """Who gains over training alone; over the shared model where nobody trained alone."""
+    """Who gains over training alone with each method; over the shared model where nobody trained alone."""
     if models.empty:
         return []
     over = "alone" if (models.over == "alone").any() else "shared"
-    return [_sentence(row) for row in models[models.over == over].to_dict(orient="records")]
+    told = models[(models.over == over) & (models.kind != CHOSEN)]
+    return [_sentence(row) for row in told.to_dict(orient="records")]
 
 
 def choice_sentences(models: pd.DataFrame) -> list[str]:
@@ -48,13 +49,16 @@ def choice_sentences(models: pd.DataFrame) -> list[str]:
     if models.empty:
         return []
     chosen = models[(models.kind == CHOSEN) & (models.over == "alone")]
-    return [
-        f"{row['method']} chosen: each client keeps what is best on its own validation rows, {row['method']} "
-        f"or a baseline; {100 * row['wrong_choices']:.0f} % of the choices were not the best on test rows, "
-        f"which costs {show_gain(row['cost_of_choosing'], row['metric']).removeprefix('+')} against an "
-        f"oracle that knows these ({show_value(row['oracle'], row['metric'])}); the runs that it needs send "
-        f"{amount(row['up_bits'])} up"
+    costs = [
+        f"{row['method']} {show_gain(row['cost_of_choosing'], row['metric']).removeprefix('+')} "
+        f"({100 * row['wrong_choices']:.0f} % of the choices; {amount(row['up_bits'])} up)"
         for row in chosen.to_dict(orient="records")
+    ]
+    if not costs:
+        return []
+    return [
+        "chosen: each client keeps what is best on its own validation rows, the method or a baseline; an "
+        f"oracle that knows test rows would be better by: {', '.join(costs)}"
     ]
 
 

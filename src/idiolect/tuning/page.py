@@ -1,20 +1,22 @@
 """The page of a tuning: what was chosen, what it gains, and how the budget was spent."""
 
-import io
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from idiolect.quantities import duration, show_value
-from idiolect.reports.figures import COLOURS
 from idiolect.reports.html import render
+from idiolect.reports.palette import LIGHT
+from idiolect.reports.sheet import MARK_SIZE, LegendEntry, Sheet, new_figure, save
 from idiolect.runs.settings import write_settings
 from idiolect.store.files import write_bytes
 from idiolect.tuning.trials import Trial
 from idiolect.tuning.tuning import PAGE, Tuning
 from idiolect.tuning.words import STATES, show_default, show_settings
 
+_HEIGHT = 2.4  # inches
 _MARKERS = {"complete": "o", "stopped": "v", "late": ">", "diverged": "x"}
 
 
@@ -28,7 +30,11 @@ def write_page(tuning: Tuning) -> Path:
         answer=_answer(tuning),
         rows=[_row(tuning, row) for _, row in tuning.table.iterrows()],
         states=STATES,
-        figures=[(name, _figure(tuning, name)) for name in tuning.methods if tuning.trials_of(name)],
+        figures={
+            name: save(f"trials-of-{name}", partial(_figure, tuning, name), tuning.path / "figures")
+            for name in tuning.methods
+            if tuning.trials_of(name)
+        },
         trials=[_trial(tuning, trial) for name in tuning.methods for trial in tuning.trials_of(name)],
         choice=write_settings(tuning.settings),
     )
@@ -82,35 +88,29 @@ def _trial(tuning: Tuning, trial: Trial) -> dict[str, Any]:
     }
 
 
-def _figure(tuning: Tuning, method: str) -> str:
-    """Every trial's value, and the best complete one so far, as a drawing."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
+def _figure(tuning: Tuning, method: str, sheet: Sheet) -> Any:
+    """Every trial's value, and the best complete one so far."""
+    from matplotlib.lines import Line2D
     from matplotlib.ticker import MaxNLocator
 
     trials = [trial for trial in tuning.trials_of(method) if np.isfinite(trial.value)]
-    figure = Figure(figsize=(7.2, 2.6), layout="constrained")
-    axes = figure.subplots()
-    for state, marker in _MARKERS.items():
-        chosen = [trial for trial in trials if trial.state == state]
-        if chosen:
-            places, values = [t.number for t in chosen], [t.value for t in chosen]
-            colour = COLOURS[0] if state == "complete" else COLOURS[6]
-            axes.scatter(places, values, marker=marker, color=colour, label=state, s=22)
-    complete = [trial for trial in trials if trial.state == "complete"]
-    if complete:
+    looks: dict[str, dict[str, Any]] = {
+        state: {"marker": _MARKERS[state], "color": LIGHT["accent" if state == "complete" else "faint"]}
+        for state in _MARKERS
+        if any(trial.state == state for trial in trials)
+    }
+    legend = [LegendEntry(state, Line2D([], [], linestyle="", **look)) for state, look in looks.items()]
+    if "complete" in looks:
+        legend.append(LegendEntry("best so far", Line2D([], [], color=LIGHT["bad"])))
+    figure, axes = new_figure(sheet, _HEIGHT, legend)
+    for state, look in looks.items():
+        own = [trial for trial in trials if trial.state == state]
+        axes.plot([t.number for t in own], [t.value for t in own], linestyle="", markersize=MARK_SIZE, **look)
+    if complete := [trial for trial in trials if trial.state == "complete"]:
         best = np.maximum if tuning.higher_is_better else np.minimum
         best_so_far = best.accumulate([trial.value for trial in complete])
-        places = [trial.number for trial in complete]
-        axes.step(places, best_so_far, where="post", color=COLOURS[1], label="best so far")
+        axes.step([trial.number for trial in complete], best_so_far, where="post", color=LIGHT["bad"])
     axes.set_xlabel("trial")
     axes.set_ylabel(f"validation {tuning.metric_label}")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if trials:
-        figure.legend(loc="outside right upper", frameon=False, fontsize=8)
-    vector = io.StringIO()
-    with rc_context({"svg.hashsalt": method}):  # two pages of one tuning are the same file
-        figure.savefig(vector, format="svg", metadata={"Date": None})
-    svg = vector.getvalue()
-    return svg[svg.index("<svg") :]
+    axes.xaxis.set_major_locator(MaxNLocator(sheet.ticks, integer=True))
+    return figure
