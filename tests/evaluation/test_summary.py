@@ -127,8 +127,8 @@ def test_a_failed_client_makes_a_round_the_last_choice() -> None:
 
 
 def test_who_diverged_is_found_by_the_loss() -> None:
-    """The untrained mean is 1.1, so that a, right from the start, may lose more, up to 11; b up to 20."""
-    ended = {"at the limit": (10.9, 19.9), "above": (11.1, 20.1), "failed": (np.inf, 1.0)}
+    """The untrained mean is 1.1, so that a, right from the start, may lose more, up to 110; b up to 200."""
+    ended = {"at the limit": (109, 199), "above": (111, 201), "failed": (np.inf, 1.0)}
     diverged = {"at the limit": [], "above": ["a", "b"], "failed": ["a"]}
     for name, losses in ended.items():
         values = {
