@@ -13,8 +13,8 @@ from idiolect.tuning.trials import _Judge
 @pytest.mark.parametrize(
     ("ended", "said"),
     [
-        ([0.3, 0.3, 0.3, 12.0], ""),  # twenty times the first loss of one client; the mean is 3.2 of 0.6
-        ([0.3, 0.3, 0.3, 30.0], "the mean validation loss went from 0.6 to 7.725"),
+        ([0.3, 0.3, 0.3, 120.0], ""),  # two hundred times the first loss of one client; the mean is 30 of 0.6
+        ([0.3, 0.3, 0.3, 300.0], "the mean validation loss went from 0.6 to 75.22"),
         ([0.3, 0.3, math.inf, 0.3], "the loss of client 'c' is not finite after round 5"),
     ],
 )
