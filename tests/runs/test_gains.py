@@ -320,6 +320,18 @@ def test_without_a_baseline_there_is_nothing_to_say(tmp_path: Path) -> None:
         idiolect.export(made.path, client="s0", kind="chosen", out=tmp_path / "x")
 
 
+@pytest.mark.parametrize("fractions", ["[0.7,0.3,0]", "[0.7,0,0.3]"], ids=["no test", "no validation"])
+def test_nobody_chooses_without_rows_to_choose_by_and_others_to_test_on(
+    fractions: str, tmp_path: Path
+) -> None:
+    table = write_table(tmp_path / "table.csv")
+    words = [f"data={table}", "data.client=site", "data.target=y", "rounds=1", f"data.fractions={fractions}"]
+    made = idiolect.compare("methods=local,fedavg", "lr=0.1", *words, f"out={tmp_path / 'out'}")
+    assert made.choices().empty
+    assert "chosen" not in set(made.gains().kind)
+    assert made.gain_summary().clients.eq(7).all()
+
+
 def row_of(**further: object) -> pd.DataFrame:
     row = {"method": "apfl", "kind": "personal", "over": "alone", "metric": "accuracy", "clients": 15}
     row |= {"gain": 5, "lose": 0, "within_noise": 10, "too_few_rows": 0, "no_interval": 0}

@@ -76,6 +76,8 @@ def test_it_is_shown_and_reported_beside_simulated_ones(tmp_path: Path) -> None:
     say("report", ours.path, theirs.path, "--out", tmp_path / "page.html")
     models = [row[0] for row in tables((tmp_path / "page.html").read_text())["models"]]
     assert {"apfl personal", "apfl global", "local personal"} <= set(models)
+    page = (tmp_path / "page.html").read_text()
+    assert "apfl has no intervals: the rows of a run between silos stay there" in page
 
 
 def test_a_run_of_which_silos_tell_nothing_is_finished_and_says_so(tmp_path: Path) -> None:

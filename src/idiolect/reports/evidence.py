@@ -86,7 +86,8 @@ def _gains(found: Sequence[RunFolder | Comparison], runs: Sequence[RunFolder]) -
     if len(found) == 1 and isinstance(found[0], Comparison):
         return found[0].gain_tables
     named = [(run.config.method_name, run.config.seed) for run in runs]
-    data = {(run.config.seed, run.facts()["data_sha256"]) for run in runs}
+    digests = {(run.config.seed, run.facts()["data_sha256"]) for run in runs}
+    data = {(seed, digest) for seed, digest in digests if digest is not None}  # that of silos is not known
     if len(set(named)) < len(named) or len(data) > len({seed for seed, _ in data}):
         return None  # namesakes, or other rows
     return measure_gains(runs)

@@ -28,11 +28,14 @@ def choosing_methods(reported: Reported) -> list[str]:
     """The methods beside training alone, if that is there to be kept.
 
     FedAvg's own models are in everybody's choice: it has one of its own only where it is the only method.
+    Nobody chooses without validation rows, nor on the rows by which the choice would be judged.
     """
+    if ALONE not in reported.models or not reported.has_both_parts:
+        return []
     methods = list(dict.fromkeys(model.method for model in reported.models))
     others = [method for method in methods if method != ALONE.method]
     beside = [method for method in others if method != SHARED.method]
-    return (beside or others) if ALONE in reported.models else []
+    return beside or others
 
 
 def choices(reported: Reported) -> pd.DataFrame:

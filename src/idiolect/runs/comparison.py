@@ -140,7 +140,8 @@ class Comparison:
         if made.empty:
             raise UserError(
                 f"--kind {CHOSEN} is not possible: clients choose between training alone and another method, "
-                f"and {str(self.path)!r} has no finished runs of both; compare methods=local,fedavg,apfl"
+                f"by validation rows, and {str(self.path)!r} lacks these or finished runs of both; compare "
+                "methods=local,fedavg,apfl"
             )
         client_number(client, tuple(made.client.unique()))  # says who there is
         return kept_by(made, client, higher_is_better=self.runs[0].summary()["higher_is_better"])

@@ -38,7 +38,7 @@ def keep_predictions(folder: RunFolder, simulation: Simulation, summary: Mapping
     """
     federation, kinds = simulation.federation, list(summary["kinds"])
     rows = rows_of(federation, summary["part"])
-    skipped = _too_large(federation, rows, len(kinds))
+    skipped = _why_not(federation, rows, len(kinds))
     if skipped is None:
         tables = []
         for number in dict.fromkeys(summary["kinds"][kind]["round"] for kind in kinds):
@@ -52,7 +52,9 @@ def keep_predictions(folder: RunFolder, simulation: Simulation, summary: Mapping
     write_json(folder.path / MEANING, meaning)
 
 
-def _too_large(federation: Federation, rows: Rows, kinds: int) -> str | None:
+def _why_not(federation: Federation, rows: Rows, kinds: int) -> str | None:
+    if not len(rows.index):
+        return "there are no rows to test on"
     numbers = len(rows.index) * kinds * federation.task.outputs
     padded = len(federation) * int(rows.sizes.max()) * kinds * federation.task.outputs
     if numbers <= MOST_NUMBERS and padded <= _MOST_PADDED:

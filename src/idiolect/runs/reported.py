@@ -65,6 +65,12 @@ class Reported:
         self.clients = [str(client) for client in self.train_rows.index]
 
     @property
+    def has_both_parts(self) -> bool:
+        """Whether there are validation rows to choose by, and other rows to test on."""
+        first = next(iter(self.runs.values()))
+        return first.summary["part"] == "test" and bool(first.losses[first.judged.kind].notna().any())
+
+    @property
     def models(self) -> list[Model]:
         """The baselines, and what the methods are judged by."""
         there = {Model(each.method, kind) for each in self.runs.values() for kind in each.values}
