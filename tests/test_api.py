@@ -38,6 +38,7 @@ FUNCTIONS = {
     "serve": idiolect.serve,
     "join": idiolect.join,
     "silo init": idiolect.silo_init,
+    "silo choose": idiolect.silo_choose,
 }
 # What only concerns what is printed, and second names: `predict --data` is TABLE, `--data-dir` a setting.
 ONLY_ON_THE_COMMAND_LINE = {"json", "clients", "picture", "port", "help"}

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from idiolect.runs.folder import RunFolder
     from idiolect.runs.personal_model import PersonalModel
     from idiolect.runs.personalization import Newcomers
+    from idiolect.silo.choosing import silo_choose
     from idiolect.silo.deployment import join, serve, silo_init
     from idiolect.simulation import Simulation
     from idiolect.tuning.tuning import Tuning
@@ -75,6 +76,7 @@ __all__ = [
     "run",
     "serve",
     "show",
+    "silo_choose",
     "silo_init",
     "train",
     "tune",
@@ -112,6 +114,7 @@ _HOMES = {
     "runs.folder": ("RunFolder",),
     "runs.personal_model": ("PersonalModel",),
     "runs.personalization": ("Newcomers",),
+    "silo.choosing": ("silo_choose",),
     "silo.deployment": ("join", "serve", "silo_init"),
     "simulation": ("Simulation",),
     "tuning.tuning": ("Tuning",),

@@ -1,12 +1,15 @@
-"""`idiolect silo init`."""
+"""`idiolect silo init` and `idiolect silo choose`."""
 
 from typing import Annotated
 
 import typer
 
 import idiolect
+from idiolect.cli.console import print_json, print_table
+from idiolect.cli.options import JsonOption
+from idiolect.quantities import show_value
 
-silo = typer.Typer(help="Keys for silos.", no_args_is_help=True, rich_markup_mode=None)
+silo = typer.Typer(help="Keys, and a silo's own choice.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @silo.command("init")
@@ -27,3 +30,24 @@ def init(
         typer.echo(f"{name}, with the folder {keys}/{name} (send it safely, to nobody else):")
         typer.echo(f"  idiolect join --server {host}:{port} --name {name} --keys {name} --data my.csv")
     typer.echo(f"keep {keys}/authority.key off-line: it can make certificates that silos trust")
+
+
+@silo.command("choose")
+def choose(
+    state: Annotated[str, typer.Option(help="your state folder")],
+    data: Annotated[str, typer.Option(help="the table that you joined with")],
+    json: JsonOption = False,
+) -> None:
+    """Keep, by your own validation rows, the best of training alone and what a run gave you; nothing crosses.
+
+    Example: idiolect silo choose --state silo-state/hospital-3 --data my.csv
+
+    Then: idiolect predict --state silo-state/hospital-3 --kind chosen --data new.csv
+    """
+    choice = idiolect.silo_choose(state=state, data=data)
+    if json:
+        print_json(choice._asdict())
+        return
+    rows = [[kind, show_value(value, choice.metric)] for kind, value in choice.values.items()]
+    print_table(f"{choice.metric} on your {choice.rows} validation rows", ["model", choice.metric], rows)
+    typer.echo(f"chosen: {choice.kept}; use it with --kind chosen")

@@ -11,7 +11,7 @@ from idiolect.evaluation.metrics import Metric
 
 Choice = Literal["validation", "last"]
 WORST_SHARE = 0.1
-LOSS_STEP = 0.9
+LOSS_STEP = 0.98  # times the smallest loss before
 # Scores that agree to this part of them count as equal. Sums of float64 in another order differ by less than
 # a part of 1e-11 for up to 100,000 clients; one row more that is right makes a larger difference.
 TIED = 1e-9
@@ -123,10 +123,10 @@ def reported_round(metrics: pd.DataFrame, kind: str, metric: Metric, choice: Cho
 
 
 def last_improvement(scores: Mapping[int, Score]) -> int:
-    """The last round with a better value than all before, or with a loss a tenth below the last such round's.
+    """The last round with a better value than all before, or with a loss that is 2 % smaller.
 
-    A loss can creep down for ever where decisions have long been made; it counts where values stand still
-    because nothing is decided yet.
+    A loss can creep down for ever where decisions have long been made; falling faster it counts, because
+    values may stand still while little is decided yet.
 
     >>> scores = {0: (0.5, -1.0), 5: (0.5, -0.8), 10: (0.6, -0.7), 15: (0.6, -0.69)}
     >>> last_improvement({number: Score(*score) for number, score in scores.items()})
@@ -137,7 +137,7 @@ def last_improvement(scores: Mapping[int, Score]) -> int:
         score = scores[round_number]
         is_better = score._replace(minus_loss=0.0).better_than(best._replace(minus_loss=0.0))
         if is_better or score.minus_loss > LOSS_STEP * best.minus_loss:
-            last, best = round_number, Score(max(score.value, best.value), score.minus_loss)
+            last, best = round_number, Score(*map(max, score, best))
     return last
 
 

@@ -12,6 +12,7 @@ from idiolect.errors import UserError
 from idiolect.runs.model_card import ModelCard, bare_card
 from idiolect.runs.personal_model import PersonalModel, as_module
 from idiolect.runs.programs import check_target, write_program
+from idiolect.runs.reported import CHOSEN
 from idiolect.runs.setup import build_setting
 from idiolect.silo.schema import Schema
 from idiolect.silo.serve_settings import agreed_config
@@ -50,10 +51,15 @@ def _model_and_card(folder: Path, kind: str | None) -> tuple[PersonalModel, Mode
     rows = pd.DataFrame(1, index=["here"], columns=["train", "validation", "test"])
     setting = build_setting(config, stand_in(schema.preprocessing, rows))
     kind = kind or setting.method.judged_by
-    if kind not in models:
-        raise UserError(f"--kind {kind} is not possible: the models are {', '.join(models)}")
+    if kind == CHOSEN:
+        predictor, kept = vault.chosen()
+        kind = f"{CHOSEN} ({kept})"
+    elif kind in models:
+        predictor = models[kind]
+    else:
+        raise UserError(f"--kind {kind} is not possible: the models are {', '.join((*models, CHOSEN))}")
     client = str(agreement["name"])
-    module = as_module(models[kind], setting.objective.module, f"client {client!r}")
+    module = as_module(predictor, setting.objective.module, f"client {client!r}")
     model = PersonalModel(module, schema.task, schema.preprocessing.class_names, schema.preprocessing)
     card = bare_card(model, config, client, kind, round_number)
     return model, replace(card, clients=int(agreement["clients"]))

@@ -101,6 +101,21 @@ class RunVault:
         packet = unpack(path.read_bytes())
         return packet.trees["models"], int(packet.header["round"])
 
+    def keep_chosen(self, model: Tree, kept: str, round_number: int) -> None:
+        """Keep the model that the silo chose of those after a round, and which one it was."""
+        header = {"format": FORMAT, "kept": kept, "round": round_number}
+        write_bytes(self.folder / "chosen.safetensors", pack(header, {"model": model}))
+
+    def chosen(self) -> tuple[Tree, str]:
+        """The model that the silo chose, and which one it is."""
+        path = self.folder / "chosen.safetensors"
+        if not path.is_file():
+            raise UserError("nothing was chosen yet: `idiolect silo choose` does, by the silo's own rows")
+        packet = unpack(path.read_bytes())
+        if int(packet.header["round"]) != self.models()[1]:
+            raise UserError("the models are newer than the choice: `idiolect silo choose` again")
+        return packet.trees["model"], str(packet.header["kept"])
+
     def _positions(self) -> list[Position]:
         found = (path.stem.split("-", 2)[1:] for path in self.folder.glob("state-*.safetensors"))
         return sorted(Position(_number(round_number), int(place)) for round_number, place in found)
