@@ -53,7 +53,7 @@ def invoke(*arguments: object) -> str:
 
 def test_every_command_is_a_function_with_the_words_of_its_options() -> None:
     commands = dict(get_command(app).commands)  # type: ignore[attr-defined]
-    commands["silo init"] = commands.pop("silo").commands["init"]
+    commands |= {f"silo {name}": command for name, command in commands.pop("silo").commands.items()}
     assert commands.keys() == FUNCTIONS.keys()
     for name, command in commands.items():
         function = FUNCTIONS[name]
