@@ -7,6 +7,7 @@ from idiolect.core.method import Method
 from idiolect.data.catalogue import CATALOGUE as DATA
 from idiolect.data.catalogue import summary
 from idiolect.methods.catalogue import CATALOGUE as METHODS
+from idiolect.runs.config import AUTO, rates_of
 from idiolect.runs.signatures import alias_of, dump, fields_of
 
 
@@ -34,7 +35,8 @@ def list_datasets() -> list[dict[str, Any]]:
 
 
 def _method_card(kind: type[Method]) -> dict[str, Any]:
-    defaults = dump(kind())
+    method = kind()
+    defaults = dump(method) | dict.fromkeys(rates_of(method), AUTO)
     return {
         "name": kind.name,
         "aliases": list(kind.aliases),

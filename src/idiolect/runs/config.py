@@ -286,8 +286,7 @@ def _checked_method(section: Section) -> Section:
     if not isinstance(section["name"], str):
         return section
     method = build_method(section)
-    checked = dump(method)
-    rates = [name for name in method.suited_rates(1.0, 1) if _is_rate(checked.get(name))]
+    checked, rates = dump(method), rates_of(method)
     for name, value in section.items():
         if value == AUTO and name not in rates and value != checked.get(name):
             known = ", ".join(rates) or "nothing"
@@ -296,9 +295,15 @@ def _checked_method(section: Section) -> Section:
     return {"name": METHODS.spelled(section["name"]), **checked, **open_rates}
 
 
-def _is_rate(value: Any) -> bool:
-    """Whether a hyper-parameter is a step size, or a schedule that starts with one."""
-    return isinstance(value, float) or (isinstance(value, dict) and "initial" in value)
+def rates_of(method: Method) -> list[str]:
+    """The hyper-parameters that can suit the data: step sizes, and schedules that start with one."""
+    values = dump(method)
+    rates = {name: values.get(name) for name in method.suited_rates(1.0, 1)}
+    return [
+        name
+        for name, value in rates.items()
+        if isinstance(value, float) or (isinstance(value, dict) and "initial" in value)
+    ]
 
 
 def _checked_model(section: Section) -> Section:
