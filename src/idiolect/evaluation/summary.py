@@ -11,7 +11,7 @@ from idiolect.evaluation.metrics import Metric
 
 Choice = Literal["validation", "last"]
 WORST_SHARE = 0.1
-LOSS_STEP = 0.98  # times the smallest loss before
+LOSS_STEP = 0.99  # times the smallest loss before
 # Scores that agree to this part of them count as equal. Sums of float64 in another order differ by less than
 # a part of 1e-11 for up to 100,000 clients; one row more that is right makes a larger difference.
 TIED = 1e-9
@@ -123,7 +123,7 @@ def reported_round(metrics: pd.DataFrame, kind: str, metric: Metric, choice: Cho
 
 
 def last_improvement(scores: Mapping[int, Score]) -> int:
-    """The last round with a better value than all before, or with a loss that is 2 % smaller.
+    """The last round with a better value than all before, or with a loss that is 1 % smaller.
 
     A loss can creep down for ever where decisions have long been made; falling faster it counts, because
     values may stand still while little is decided yet.
