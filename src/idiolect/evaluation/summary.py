@@ -128,7 +128,7 @@ def last_improvement(scores: Mapping[int, Score]) -> int:
     A loss can creep down for ever where decisions have long been made; falling faster it counts, because
     values may stand still while little is decided yet.
 
-    >>> scores = {0: (0.5, -1.0), 5: (0.5, -0.8), 10: (0.6, -0.7), 15: (0.6, -0.69)}
+    >>> scores = {0: (0.5, -1.0), 5: (0.5, -0.8), 10: (0.6, -0.7), 15: (0.6, -0.695)}
     >>> last_improvement({number: Score(*score) for number, score in scores.items()})
     10
     """
