@@ -242,7 +242,7 @@ def test_one_run_that_fails_does_not_take_the_comparison_with_it(
     assert [failed["method"] for failed in shown["failures"]] == ["moody", "moody"]
     assert {(row["method"], row["seed"]) for row in shown["diverged"]} == {("efl", 0), ("efl", 1)}
     page = (out / "report.html").read_text()
-    assert "failed: ZeroDivisionError" in page
+    assert "failed:</span> ZeroDivisionError" in page
     assert "Best on average among the 1 rows" in page
     # Once it is mended, `resume` makes what is missing, and only that.
     local = (out / "local-seed0" / "summary.json").stat().st_mtime_ns
