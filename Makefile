@@ -24,8 +24,9 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 demo: $(VENV)/.demo ## Install, then compare methods on the bundled data: a table and a report page
 	$(BIN)/idiolect compare methods=local,fedavg,apfl,additive,efl,pfedkm,perm data=vowels out=runs/demo
 
+# Two processes with one thread each: with two each they would wait for one another.
 test: $(VENV)/.dev ## Install what the tests need and run them all
-	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 test-slow: $(VENV)/.dev ## The long tests: paper studies, large federations
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
