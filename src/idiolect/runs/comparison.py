@@ -196,7 +196,7 @@ def resolve_comparison(settings: Settings) -> ComparisonConfig:
             raise UserError(f"{name}={options} is not possible: give its settings, as {name}.local_steps=5")
         own[name] = dict(options)
     shared = settings.pop("method", {})
-    known = {kind.name: _option_names(kind) for kind in kinds}
+    known = {kind.name: method_options(kind) for kind in kinds}
     for option in shared:
         if not any(option in options for options in known.values()):
             raise UserError(f"method.{option} is not a setting of any of {', '.join(names)}")
@@ -301,7 +301,8 @@ def _default_folder(configs: Sequence[RunConfig]) -> Path:
     return Path("runs") / f"{Path(configs[0].data_name).stem}-compare-{digest}"
 
 
-def _option_names(kind: type) -> set[str]:
+def method_options(kind: type) -> set[str]:
+    """The settings that a method has, with their short names."""
     fields = fields_of(kind)
     return set(fields) | {alias for field in fields.values() if (alias := alias_of(field))}
 

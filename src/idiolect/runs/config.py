@@ -78,6 +78,11 @@ class CheckpointSettings:
     """When states are saved."""
 
     every: WholeNumber = Field(default=10, ge=1, description="rounds from one checkpoint to the next")
+    states: bool = Field(
+        default=True,
+        description="whether states are saved at all; if not, a run that was stopped starts anew, and there are "
+        "no models to export",
+    )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -196,11 +196,13 @@ class RunFolder:
 
     def save(self, training: Training) -> None:
         """Save the state."""
-        save_checkpoint(training, self.path / "checkpoints")
+        if self.config.checkpoint.states:
+            save_checkpoint(training, self.path / "checkpoints")
 
     def save_chosen(self, training: Training, needed: Collection[int]) -> None:
         """Save the state with the best validation score so far of some kind; only the needed rounds' stay."""
-        save_checkpoint(training, self.path / "chosen", needed)
+        if self.config.checkpoint.states:
+            save_checkpoint(training, self.path / "chosen", needed)
 
     def keep_doubt(self, doubt: Doubt, round_number: int) -> None:
         """Keep a step that was found to be wrong; the run, also when it is continued, rewrites no others."""
@@ -227,6 +229,8 @@ class RunFolder:
         """Put a training into the state of a round that is reported."""
         kept = (checkpoint_of(self.path / place, number) for place in ("chosen", "checkpoints"))
         checkpoint = next((found for found in kept if found is not None), None)
+        if checkpoint is None and not self.config.checkpoint.states:
+            raise UserError(f"the run {str(self.path)!r} kept no states (checkpoint.states=false)")
         if checkpoint is None:
             raise UserError(
                 f"the run {str(self.path)!r} has no checkpoint of round {number}, which is reported: "

@@ -1,0 +1,1 @@
+"""The papers' experiments: recipes as data, their runs, what the papers claim, and what came of it."""

@@ -1,0 +1,130 @@
+"""The runs of recipes, several at once; what is there already is not computed again."""
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from idiolect.errors import UserError
+from idiolect.reproduction.plan import Plan
+from idiolect.runs.config import RunConfig, resolve
+from idiolect.runs.lifecycle import start_or_continue
+from idiolect.runs.settings import Settings
+from idiolect.store.files import write_json
+
+FAILED = "failed.json"  # beside the runs: why some have none
+
+
+class Progress(NamedTuple):
+    """How far all recipes are."""
+
+    recipe: str
+    done: int
+    total: int
+    failed: int
+
+
+Told = Callable[[Progress], None]
+
+
+class OutOfTime(Exception):
+    """The budget is spent; what was begun goes on next time."""
+
+
+def play_plans(
+    plans: Sequence[Plan],
+    told: Told = lambda progress: None,
+    *,
+    jobs: int | None = None,
+    budget: float | None = None,
+) -> dict[str, str]:
+    """Play what is missing, recipe by recipe; the reasons of runs that failed, by their folders' names.
+
+    jobs: processes at once; None: as many as there are processors.
+    budget: seconds after which no further run begins, in which case `OutOfTime` is raised.
+    """
+    deadline = None if budget is None else time.monotonic() + budget
+    player = _Player(plans, told, jobs or os.cpu_count() or 1, deadline)
+    try:
+        for plan in plans:
+            player.play(plan.recipe.name, [config for trials in plan.trials.values() for _, config in trials])
+            player.play(plan.recipe.name, [run.config for run in plan.runs()])
+    finally:
+        player.close()
+    return player.failures
+
+
+class _Player:
+    """A few processes, and an account of what is done."""
+
+    def __init__(self, plans: Sequence[Plan], told: Told, jobs: int, deadline: float | None) -> None:
+        self.told, self.jobs, self.deadline = told, jobs, deadline
+        self.total = sum(plan.number_of_runs for plan in plans)
+        self.done: set[Path] = set()
+        self.failures: dict[str, str] = {}
+        self.pool: ProcessPoolExecutor | None = None
+
+    def play(self, recipe: str, configs: Iterable[RunConfig]) -> None:
+        """Play those that are missing."""
+        waiting = []
+        for config in {config.folder: config for config in configs}.values():
+            if config.folder in self.done or (config.folder / "summary.json").is_file():
+                self._count(recipe, config.folder)
+            else:
+                waiting.append(config)
+        running: dict[Future[str | None], RunConfig] = {}
+        while waiting or running:
+            while waiting and len(running) < self.jobs and not self._late:
+                config = waiting.pop(0)
+                running[self._pool.submit(_play, config.plain(), config.folder)] = config
+            if waiting and not running:
+                raise OutOfTime
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                config = running.pop(future)
+                if (reason := future.result()) is not None:
+                    self.failures[config.folder.name] = reason
+                self._count(recipe, config.folder)
+
+    def close(self) -> None:
+        """End the processes, also in the midst of a run."""
+        if self.pool is not None:
+            self.pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                process.terminate()
+
+    @property
+    def _late(self) -> bool:
+        return self.deadline is not None and time.monotonic() > self.deadline
+
+    @property
+    def _pool(self) -> ProcessPoolExecutor:
+        if self.pool is None:
+            # Not forked: torch's threads do not survive it.
+            self.pool = ProcessPoolExecutor(self.jobs, multiprocessing.get_context("spawn"))
+        return self.pool
+
+    def _count(self, recipe: str, folder: Path) -> None:
+        self.done.add(folder)
+        self.told(Progress(recipe, min(len(self.done), self.total), self.total, len(self.failures)))
+
+
+def _play(settings: Settings, folder: Path) -> str | None:
+    """One run in a process of its own; why it failed, if it did."""
+    torch.set_num_threads(1)
+    try:
+        start_or_continue(resolve({**settings, "out": str(folder)}))
+    except UserError as error:
+        return str(error)
+    except Exception as error:  # a run that fails does not take the others with it
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def keep_failures(path: Path, failures: dict[str, Any]) -> None:
+    """Write why runs failed."""
+    write_json(path / FAILED, failures)

@@ -1,0 +1,196 @@
+"""A recipe: one figure or table of a paper as data.
+
+    paper, item, title      which one it is
+    settings                of all runs, as `idiolect run` takes them
+    panels                  settings on top, for each part of the figure; one without a name if there are none
+    lines                   settings on top, for each thing that is compared; each names its method
+    tune                    what the paper leaves open: a small grid for each line, chosen on validation rows
+    sizes                   `small` and `paper`: settings on top, how many seeds, and what was scaled down
+    numbers                 what the paper reports, by panel and model
+    claims                  what the paper says, as comparisons that can be computed (`claims.py`)
+    figures                 what is drawn (`figures.py`)
+
+A model is written "LINE KIND", as "APFL 0.25 personal", where it matters followed by " @ PANEL".
+"""
+
+from collections.abc import Sequence
+from dataclasses import field
+from importlib.resources import files
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from idiolect.core.hyper import STRICT
+from idiolect.core.method import PredictorKind
+from idiolect.errors import UserError, did_you_mean
+from idiolect.methods.catalogue import find_method
+from idiolect.reproduction.claims import Claim
+from idiolect.reproduction.figure_plans import FigurePlan
+from idiolect.reproduction.functions import Function
+from idiolect.runs.comparison import method_options
+from idiolect.runs.settings import Settings, merge, normalise, parse_settings
+from idiolect.runs.signatures import build
+
+SizeName = Literal["small", "paper"]
+SIZES: tuple[SizeName, ...] = get_args(SizeName)
+PAPERS = {
+    "apfl": "Deng, Kamani, Mahdavi 2020: Adaptive Personalized Federated Learning",
+    "additive": "Hanzely, Zhao, Kolar 2021 and the Local SGD of its regimes: personalised Local SGD",
+    "efl": "Elastic federated learning with sparse ternary compression",
+    "pfedkm": "Clustered generalization: k-means groups and Moreau-envelope models",
+    "perm": "Personalized empirical risk minimisation by learning whom to learn from",
+    "field": "All methods under one protocol",
+}
+ALL = ""  # the panel of a recipe that has only one
+
+Grid = dict[str, list[Any]]
+
+
+@dataclass(frozen=True, config=STRICT)
+class Size:
+    """How large a recipe is played."""
+
+    changes: str = Field(default="", description="what differs from the paper's own setting, in words")
+    settings: Settings = field(default_factory=dict)
+    seeds: int = Field(default=3, ge=1)
+    panels: tuple[str, ...] | None = Field(default=None, description="None: all")
+    lines: tuple[str, ...] | None = Field(default=None, description="None: all")
+
+
+@dataclass(frozen=True, config=STRICT)
+class Tune:
+    """What is tried for each line: all combinations, as many for each of them."""
+
+    grid: Grid = field(default_factory=dict)
+    lines: dict[str, Grid] = Field(default_factory=dict, description="in place of `grid` for some lines")
+    on: Literal["first", "each"] = Field(default="first", description="panel: the first one's choice is for all")
+    keep_split: bool = Field(
+        default=True,
+        description="whether all seeds have the first one's rows: else its validation rows are others' test rows",
+    )
+
+    @property
+    def something(self) -> bool:
+        """Whether anything is open."""
+        return bool(self.grid or self.lines)
+
+    def of(self, line: str) -> list[Settings]:
+        """The settings that are tried for a line; none where nothing is open."""
+        grid = self.lines.get(line, self.grid)
+        return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())] if grid else []
+
+
+@dataclass(frozen=True, config=STRICT)
+class Numbers:
+    """What the paper reports of a metric, by panel and model; shares as it prints them, in per cent."""
+
+    metric: str
+    values: dict[str, dict[str, float]]
+    part: Literal["train", "test"] = "test"
+    percent: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Recipe:
+    """One figure or table of a paper."""
+
+    name: str
+    paper: str
+    item: str
+    title: str
+    left_open: str = Field(default="", description="what the paper does not say, and what was taken")
+    found: str = Field(default="", description="what was tried where a claim does not hold, and what came of it")
+    settings: Settings = field(default_factory=dict)
+    panels: dict[str, Settings] = Field(default_factory=lambda: {ALL: {}})
+    lines: dict[str, Settings] = field(default_factory=dict)
+    functions: dict[str, Function] = Field(default_factory=dict, description="curves of theory")
+    tune: Tune = field(default_factory=Tune)
+    sizes: dict[SizeName, Size] = field(default_factory=dict)
+    numbers: tuple[Numbers, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    figures: tuple[FigurePlan, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what no run could tell."""
+        if self.paper not in PAPERS:
+            raise ValueError(f"paper={self.paper} must be one of {', '.join(PAPERS)}")
+        for line in self.tune.lines:
+            if line not in self.lines:
+                raise ValueError(f"tune.lines has {line!r}, which is none of the lines")
+        tried = {line: len(self.tune.of(line)) for line in self.lines}
+        counts = {count for count in tried.values() if count}
+        if len(counts) > 1:
+            shown = ", ".join(f"{line} {count}" for line, count in tried.items())
+            raise ValueError(f"tune must try as many settings for each line: {shown}")
+
+    def size(self, name: SizeName) -> Size:
+        """How it is played in a size; one that is not scaled down has only `paper`."""
+        return self.sizes.get(name) or self.sizes.get("paper") or Size()
+
+    def size_name(self, name: SizeName) -> SizeName:
+        """Which size is played where one is asked for."""
+        return name if name in self.sizes else "paper"
+
+    def run_settings(self, panel: str, line: str, size: SizeName) -> Settings:
+        """The settings of a run but for its seed and for what is tuned."""
+        shared: Settings = {}
+        for part in (self.settings, self.panels[panel], self.size(size).settings):
+            shared = merge(shared, normalise(part))
+        own = normalise(self.lines[line])
+        if "name" not in own.get("method", {}):
+            raise UserError(f"lines.{line} of the recipe {self.name} must name its method")
+        # As in a comparison, what is said of all methods is for those that have it.
+        known = method_options(find_method(own["method"]["name"]))
+        common = {name: value for name, value in shared.pop("method", {}).items() if name in known}
+        return merge(shared | {"method": common}, own)
+
+
+def recipe_names() -> list[str]:
+    """All recipes of the package, in the order of the papers and of their figures and tables."""
+    names = [file.name.removesuffix(".yaml") for file in _folder().iterdir() if file.name.endswith(".yaml")]
+    order = list(PAPERS)
+    return sorted(names, key=lambda name: (order.index(name.partition("-")[0]), name))
+
+
+def recipe_text(name: str) -> str:
+    """The YAML file of a recipe, to be copied and changed."""
+    if name not in recipe_names():
+        raise UserError(
+            f"{name!r} is neither a recipe{did_you_mean(name, recipe_names())} nor a YAML file that exists; "
+            "`idiolect reproduce --list` shows all recipes"
+        )
+    return (_folder() / f"{name}.yaml").read_text(encoding="utf-8")
+
+
+def find_recipe(name: str) -> Recipe:
+    """A recipe by its name, or from a file of the same form."""
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml") and path.is_file():
+        return read_recipe(path.read_text(encoding="utf-8"), path.stem)
+    return read_recipe(recipe_text(name), name)
+
+
+def read_recipe(text: str, name: str) -> Recipe:
+    """A recipe from YAML."""
+    return build(Recipe, {"name": name, **parse_settings(text, name)}, name)
+
+
+def kind_and_line(model: str, lines: Sequence[str]) -> tuple[str, PredictorKind | None]:
+    """The line and the kind that a model's name is made of; a line alone has no kind.
+
+    >>> kind_and_line("APFL 0.25 personal", ["APFL 0.25", "FedAvg"])
+    ('APFL 0.25', 'personal')
+    """
+    line, _, kind = model.rpartition(" ")
+    if line in lines and kind in get_args(PredictorKind):
+        return line, kind  # type: ignore[return-value]
+    if model in lines:
+        return model, None
+    raise UserError(f"{model!r} is no model: give one as LINE KIND, with a line of {', '.join(lines)}")
+
+
+def _folder() -> Any:
+    return files("idiolect.reproduction") / "recipes"
