@@ -20,18 +20,22 @@ def personalize(
     Example: idiolect personalize runs/patients-apfl data=new_hospitals.csv steps=50 out=models
     """
     from idiolect.evaluation.metrics import label_of
+    from idiolect.evaluation.summary import reported_part
 
     newcomers = idiolect.personalize(run, *settings)
     metrics = newcomers.metrics
     if json:
         print_json(metrics.to_dict(orient="records"))
         return
-    tested = metrics[metrics.part == metrics.part.iloc[-1]]
+    tested = metrics[metrics.part == reported_part(metrics)]
     table = tested.pivot_table(index="client", columns=["kind", "metric"], values="value", sort=False)
     task = newcomers.simulation.federation.task
-    names = [metric for _, metric in table.columns]
+    kinds, names = (table.columns.get_level_values(level) for level in ("kind", "metric"))
     rows = [[str(client), *map(show_value, row, names)] for client, row in table.iterrows()]
-    columns = ["client", *(f"{kind} {label_of(metric, task)}" for kind, metric in table.columns)]
+    columns = [
+        "client",
+        *(f"{kind} {label_of(metric, task)}" for kind, metric in zip(kinds, names, strict=True)),
+    ]
     print_table(f"newcomers: {tested.part.iloc[0]} rows", columns, rows)
     unsaved = "nothing was saved; out=FOLDER keeps the models"
     typer.echo(unsaved if newcomers.folder is None else f"models: {newcomers.folder}")

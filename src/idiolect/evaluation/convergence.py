@@ -10,7 +10,7 @@ improving** if the best of its validation scores is that of the last evaluation.
 import numpy as np
 import pandas as pd
 
-from idiolect.evaluation.metrics import Metric
+from idiolect.evaluation.metrics import PARTS, Metric
 from idiolect.evaluation.summary import reported_round
 
 FAR_ABOVE = 100.0  # with few rows a model that is only too sure of itself can be ten times above
@@ -49,4 +49,5 @@ def still_improving(metrics: pd.DataFrame, kind: str, metric: Metric) -> bool:
 def _losses(metrics: pd.DataFrame, kind: str, round_number: int) -> "pd.Series[float]":
     """Each client's loss at a round; without those that have no rows."""
     chosen = (metrics["round"] == round_number) & (metrics.kind == kind) & (metrics.metric == "loss")
+    chosen &= metrics.part.isin(PARTS)  # training rows, where they are evaluated, change nothing
     return metrics[chosen].groupby("client", sort=False)["value"].mean().dropna()

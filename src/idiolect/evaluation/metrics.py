@@ -21,7 +21,7 @@ them in the tables.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol
 
 import pandas as pd
 import torch
@@ -70,8 +70,8 @@ __all__ = [
     "rows_of",
 ]
 
-Part = Literal["validation", "test"]
-PARTS: tuple[Part, ...] = get_args(Part)
+Part = Literal["validation", "test", "train"]
+PARTS: tuple[Part, ...] = ("validation", "test")  # by whose rows models are chosen and reported
 Threshold = float | Literal["validation"]  # binary: a probability, or chosen on validation rows
 COLUMNS = ("round", "client", "kind", "part", "metric", "value")
 
@@ -126,6 +126,12 @@ class Measures:
     reason: str = ""  # why the main one is not the usual one, if it is not
     threshold: Threshold = 0.5
     thresholds: Mapping[str, float] = field(default_factory=dict)  # by model kind, if they are known already
+    train: bool = False  # whether also of the rows that models are trained on
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts of the data that are looked at."""
+        return (*PARTS, "train") if self.train else PARTS
 
 
 def is_of_class(name: str) -> bool:
@@ -203,7 +209,12 @@ def main_metric(task: Task) -> str:
 
 def rows_of(federation: Federation, part: Part) -> Rows:
     """One part of the data."""
-    return federation.validation if part == "validation" else federation.test
+    parts: dict[Part, Rows] = {
+        "validation": federation.validation,
+        "test": federation.test,
+        "train": federation.train,
+    }
+    return parts[part]
 
 
 def row_metrics(
@@ -256,7 +267,7 @@ def evaluate(simulation: Surveyed, measures: Measures | None = None) -> pd.DataF
     measures = measures_of(federation.task) if measures is None else measures
     thresholds = _thresholds(simulation, measures)
     tables = []
-    for part in PARTS:
+    for part in measures.parts:
         rows = rows_of(federation, part)
         if len(rows.index):
             tables.append(_evaluate_part(simulation, part, rows, measures.metrics, thresholds))

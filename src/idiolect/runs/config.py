@@ -59,6 +59,9 @@ class EvaluationSettings:
         description="rounds without a better validation value or loss after which a run ends; 0: none do; "
         "None: 100 where `rounds` is left open",
     )
+    train: bool = Field(
+        default=False, description="whether metrics are also of the rows that models are trained on"
+    )
 
     def measures(self, federation: Federation) -> Measures:
         """What is computed of every client's rows."""
@@ -70,7 +73,7 @@ class EvaluationSettings:
             )
         metric, reason = (self.metric, "") if self.metric is not None else default_metric(federation)
         measures = measures_of(task, self.metrics, metric, federation.class_names)
-        return replace(measures, reason=reason, threshold=self.threshold)
+        return replace(measures, reason=reason, threshold=self.threshold, train=self.train)
 
 
 @dataclass(frozen=True, config=STRICT)

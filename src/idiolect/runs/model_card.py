@@ -242,7 +242,7 @@ def _told(
     metrics: pd.DataFrame, client: str | None, kind: str, at: int, rows: dict[str, int]
 ) -> list[Measured]:
     """What a run has written down of one client, or of all in the mean."""
-    chosen = metrics[(metrics["round"] == at) & (metrics.kind == kind)]
+    chosen = metrics[(metrics["round"] == at) & (metrics.kind == kind) & metrics.part.isin(PARTS)]
     if client is not None:
         chosen = chosen[chosen.client == client]
     found = []

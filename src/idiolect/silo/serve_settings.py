@@ -85,6 +85,11 @@ def serve_settings(settings: Mapping[str, Any], folder: Path) -> ServeSettings:
             f"evaluation.threshold={config.evaluation.threshold} is not a setting of `idiolect serve`: it is "
             "chosen on the validation rows of all clients, and silos show nobody theirs"
         )
+    if config.evaluation.train:
+        raise UserError(
+            "evaluation.train=true is not a setting of `idiolect serve`: silos tell metrics of validation "
+            "and test rows only"
+        )
     minimum = own.get("minimum_replies")
     if minimum is not None and not (isinstance(minimum, int) and 1 <= minimum <= len(silos)):
         raise UserError(f"minimum_replies={minimum} is not possible: it must be from 1 to {len(silos)}")

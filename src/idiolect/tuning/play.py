@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 
 from idiolect.data.federation import Federation
 from idiolect.errors import UserError
@@ -74,7 +75,8 @@ def _check(config: TuningConfig, federation: Federation) -> Measures:
         )
     for run_config in config.configs:
         check(decide_all_but_rates(run_config, federation), federation)
-    return config.configs[0].evaluation.measures(federation)
+    # Trials are judged by validation rows alone.
+    return replace(config.configs[0].evaluation.measures(federation), train=False)
 
 
 def _require_same(config: TuningConfig, federation: Federation) -> None:
