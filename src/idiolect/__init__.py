@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         personalize,
         predict,
         report,
+        reproduce,
         resume,
         run,
         show,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from idiolect.evaluation.metrics import evaluate
     from idiolect.models import build_model
     from idiolect.participation import Participation
+    from idiolect.reproduction.reproduce import Reproduction, list_recipes
     from idiolect.result import Result
     from idiolect.runs.cards import list_datasets, list_methods
     from idiolect.runs.client_model import load_model
@@ -48,6 +50,7 @@ __all__ = [
     "Newcomers",
     "Participation",
     "PersonalModel",
+    "Reproduction",
     "Result",
     "RunFolder",
     "Simulation",
@@ -66,12 +69,14 @@ __all__ = [
     "join",
     "list_datasets",
     "list_methods",
+    "list_recipes",
     "load",
     "load_model",
     "method",
     "personalize",
     "predict",
     "report",
+    "reproduce",
     "resume",
     "run",
     "serve",
@@ -90,6 +95,7 @@ _HOMES = {
         "personalize",
         "predict",
         "report",
+        "reproduce",
         "resume",
         "run",
         "show",
@@ -107,6 +113,7 @@ _HOMES = {
     "evaluation.metrics": ("evaluate",),
     "models": ("build_model",),
     "participation": ("Participation",),
+    "reproduction.reproduce": ("Reproduction", "list_recipes"),
     "result": ("Result",),
     "runs.cards": ("list_datasets", "list_methods"),
     "runs.client_model": ("load_model",),

@@ -28,6 +28,8 @@ from idiolect.data.reading import Reading, read_table
 from idiolect.errors import UserError
 from idiolect.methods.catalogue import find_method
 from idiolect.reports import can_write_reports, write_report
+from idiolect.reproduction.play import Told as ToldRuns
+from idiolect.reproduction.reproduce import Reproduction, reproduce_recipes
 from idiolect.result import Memory, Result
 from idiolect.runs.client_model import export_model, load_model
 from idiolect.runs.comparison import (
@@ -35,6 +37,7 @@ from idiolect.runs.comparison import (
     Comparison,
     compare_methods,
     open_folder,
+    read_seeds,
     resolve_comparison,
 )
 from idiolect.runs.config import resolve
@@ -51,6 +54,7 @@ from idiolect.runs.settings import Source, read_settings
 from idiolect.runs.setup import build_simulation, load_federation
 from idiolect.runs.signatures import build
 from idiolect.store.files import write_bytes
+from idiolect.tuning.budget import read_budget
 from idiolect.tuning.config import resolve_tuning
 from idiolect.tuning.page import write_page
 from idiolect.tuning.play import tune_methods
@@ -145,6 +149,37 @@ def tune(*sources: Source, told: Told = lambda trial, share: None, **settings: A
     if can_write_reports():
         write_page(tuning)
     return tuning
+
+
+def reproduce(
+    *recipes: str,
+    size: str = "small",
+    seeds: int | str | list[int] | None = None,
+    budget: str | None = None,
+    jobs: int | None = None,
+    out: FolderPath = "runs/reproduce",
+    told: ToldRuns = lambda recipe, done, total: None,
+) -> Reproduction:
+    """Play the papers' experiments and say which of their claims hold; without recipes, all of them.
+
+    recipes: names that `list_recipes` has, or YAML files of the same form.
+    size: "small", or "paper" for the paper's own setting.
+    seeds: how many, or which; None: as many as the recipe says.
+    budget: a time, as "2h", after which no run begins.
+    jobs: processes at once; None: as many as there are processors.
+    told: is called with the recipe that is played, how many runs are done, and of how many.
+
+    Runs are kept by their configurations: what was played before is not played again.
+    """
+    return reproduce_recipes(
+        recipes,
+        size=size,
+        seeds=None if seeds is None else read_seeds(seeds),
+        out=Path(out),
+        jobs=jobs,
+        budget=None if budget is None else read_budget({"budget": budget}).seconds,
+        told=told,
+    )
 
 
 def _with_page(comparison: Comparison) -> Comparison:

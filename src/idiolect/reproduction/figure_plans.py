@@ -22,9 +22,7 @@ from pydantic.dataclasses import dataclass
 from idiolect.core.hyper import STRICT
 from idiolect.reproduction.claims import Part
 
-Drawing = Literal[
-    "curves", "panels", "spread", "diagnostic", "matrix", "labels", "path", "bars", "functions"
-]
+Drawing = Literal["curves", "panels", "spread", "diagnostic", "matrix", "labels", "path", "bars", "functions"]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -33,10 +31,14 @@ class FigurePlan:
 
     draw: Drawing
     title: str
-    of: str | None = Field(default=None, description="a metric, a diagnostic or a quantity; None: the main metric")
+    of: str | None = Field(
+        default=None, description="a metric, a diagnostic or a quantity; None: the main metric"
+    )
     second: str | None = Field(default=None, description="of a path: the metric of the other axis")
     part: Part | None = None
-    models: tuple[str, ...] = Field(default=(), description="LINE KIND, or LINE; empty: what each is judged by")
+    models: tuple[str, ...] = Field(
+        default=(), description="LINE KIND, or LINE; empty: what each is judged by"
+    )
     panels: tuple[str, ...] | None = None
     functions: tuple[str, ...] = ()
     index: int | Literal["mean", "all"] = "mean"

@@ -169,9 +169,7 @@ def client_metric(
     return values_at(metrics, str(kind), part, metric, number)
 
 
-def round_of(
-    metrics: pd.DataFrame, summary: Mapping[str, Any], kind: str, metric: str, at: Moment
-) -> int:
+def round_of(metrics: pd.DataFrame, summary: Mapping[str, Any], kind: str, metric: str, at: Moment) -> int:
     """The round that is looked at."""
     if isinstance(at, int):
         return at

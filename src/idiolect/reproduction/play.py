@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import torch
 
@@ -15,30 +14,21 @@ from idiolect.reproduction.plan import Plan
 from idiolect.runs.config import RunConfig, resolve
 from idiolect.runs.lifecycle import start_or_continue
 from idiolect.runs.settings import Settings
-from idiolect.store.files import write_json
 
-FAILED = "failed.json"  # beside the runs: why some have none
-
-
-class Progress(NamedTuple):
-    """How far all recipes are."""
-
-    recipe: str
-    done: int
-    total: int
-    failed: int
-
-
-Told = Callable[[Progress], None]
+Told = Callable[[str, int, int], None]  # the recipe that is played, how many runs are done, and of how many
 
 
 class OutOfTime(Exception):
     """The budget is spent; what was begun goes on next time."""
 
+    def __init__(self, failures: dict[str, str]) -> None:
+        super().__init__()
+        self.failures = failures
+
 
 def play_plans(
     plans: Sequence[Plan],
-    told: Told = lambda progress: None,
+    told: Told = lambda recipe, done, total: None,
     *,
     jobs: int | None = None,
     budget: float | None = None,
@@ -83,7 +73,7 @@ class _Player:
                 config = waiting.pop(0)
                 running[self._pool.submit(_play, config.plain(), config.folder)] = config
             if waiting and not running:
-                raise OutOfTime
+                raise OutOfTime(self.failures)
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 config = running.pop(future)
                 if (reason := future.result()) is not None:
@@ -110,7 +100,7 @@ class _Player:
 
     def _count(self, recipe: str, folder: Path) -> None:
         self.done.add(folder)
-        self.told(Progress(recipe, min(len(self.done), self.total), self.total, len(self.failures)))
+        self.told(recipe, min(len(self.done), self.total), self.total)
 
 
 def _play(settings: Settings, folder: Path) -> str | None:
@@ -123,8 +113,3 @@ def _play(settings: Settings, folder: Path) -> str | None:
     except Exception as error:  # a run that fails does not take the others with it
         return f"{type(error).__name__}: {error}"
     return None
-
-
-def keep_failures(path: Path, failures: dict[str, Any]) -> None:
-    """Write why runs failed."""
-    write_json(path / FAILED, failures)

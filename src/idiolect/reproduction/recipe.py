@@ -56,6 +56,7 @@ class Size:
     changes: str = Field(default="", description="what differs from the paper's own setting, in words")
     settings: Settings = field(default_factory=dict)
     seeds: int = Field(default=3, ge=1)
+    minutes: float | None = Field(default=None, description="that it was seen to take on two processors")
     panels: tuple[str, ...] | None = Field(default=None, description="None: all")
     lines: tuple[str, ...] | None = Field(default=None, description="None: all")
 
@@ -66,7 +67,9 @@ class Tune:
 
     grid: Grid = field(default_factory=dict)
     lines: dict[str, Grid] = Field(default_factory=dict, description="in place of `grid` for some lines")
-    on: Literal["first", "each"] = Field(default="first", description="panel: the first one's choice is for all")
+    on: Literal["first", "each"] = Field(
+        default="first", description="panel: the first one's choice is for all"
+    )
     keep_split: bool = Field(
         default=True,
         description="whether all seeds have the first one's rows: else its validation rows are others' test rows",
@@ -102,7 +105,9 @@ class Recipe:
     item: str
     title: str
     left_open: str = Field(default="", description="what the paper does not say, and what was taken")
-    found: str = Field(default="", description="what was tried where a claim does not hold, and what came of it")
+    found: str = Field(
+        default="", description="what was tried where a claim does not hold, and what came of it"
+    )
     settings: Settings = field(default_factory=dict)
     panels: dict[str, Settings] = Field(default_factory=lambda: {ALL: {}})
     lines: dict[str, Settings] = field(default_factory=dict)

@@ -189,7 +189,7 @@ def resolve_comparison(settings: Settings) -> ComparisonConfig:
     if len(set(kinds)) < len(kinds):
         raise UserError(f"methods={','.join(written)} names a method twice")
     refuse_namesakes(written)
-    seeds = _seeds(settings.pop("seeds", 1), settings.get("seed", 0))
+    seeds = read_seeds(settings.pop("seeds", 1), settings.get("seed", 0))
     own = {name: settings.pop(name, {}) for name in names}
     for name, options in own.items():
         if not isinstance(options, Mapping):
@@ -315,7 +315,7 @@ def _listed(value: Any, name: str) -> list[str]:
     return [item.strip() for item in items]
 
 
-def _seeds(value: Any, first: Any) -> tuple[int, ...]:
+def read_seeds(value: Any, first: Any = 0) -> tuple[int, ...]:
     """A number of seeds, or the seeds themselves."""
     if isinstance(value, str) and all(part.strip().isdigit() for part in value.split(",")):
         value = [int(part) for part in value.split(",")]

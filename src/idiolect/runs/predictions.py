@@ -40,7 +40,9 @@ def keep_predictions(folder: RunFolder, simulation: Simulation, summary: Mapping
     rows = rows_of(federation, summary["part"])
     skipped = _why_not(federation, rows, len(kinds))
     if not folder.config.checkpoint.states:
-        skipped = "predictions were not kept: they are of states that were not saved (checkpoint.states=false)"
+        skipped = (
+            "predictions were not kept: they are of states that were not saved (checkpoint.states=false)"
+        )
     if skipped is None:
         tables = []
         for number in dict.fromkeys(summary["kinds"][kind]["round"] for kind in kinds):

@@ -1,0 +1,161 @@
+"""Recipes from their names to their pages.
+
+OUT/runs/               the runs of all recipes, each in a folder that follows from its configuration
+OUT/RECIPE/result.json  numbers, verdicts, what was chosen
+OUT/RECIPE/table.csv    the numbers as a table
+OUT/RECIPE/*.svg, .png  the figures, if the extra `report` is installed
+OUT/RECIPE/index.html   the page, if the extra `report` is installed
+OUT/README.md           all verdicts
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from idiolect.errors import UserError
+from idiolect.reports import can_write_reports
+from idiolect.reproduction.index import write_index
+from idiolect.reproduction.outcome import Outcome
+from idiolect.reproduction.plan import Plan, plans_of
+from idiolect.reproduction.play import OutOfTime, Told, play_plans
+from idiolect.reproduction.recipe import SIZES, Recipe, SizeName, find_recipe, recipe_names
+from idiolect.reproduction.record import counts, read_record, record_of, write_record
+from idiolect.store.files import clear_write_errors, write_bytes
+
+OUT = Path("runs/reproduce")
+
+
+class Reproduction:
+    """What came of some recipes."""
+
+    def __init__(
+        self, records: list[dict[str, Any]], failures: dict[str, str], missing: list[str], out: Path
+    ) -> None:
+        self.records = records
+        self.failures = failures  # by the name of the run's folder
+        self.missing = missing  # recipes that the budget did not reach
+        self.out = out
+
+    @property
+    def claims(self) -> pd.DataFrame:
+        """A row for each claim: recipe, says, verdict."""
+        rows = [
+            (record["name"], claim["says"], claim["verdict"])
+            for record in self.records
+            for claim in record["claims"]
+        ]
+        return pd.DataFrame(rows, columns=["recipe", "says", "verdict"])
+
+
+def reproduce_recipes(
+    names: Sequence[str],
+    *,
+    size: str = "small",
+    seeds: Sequence[int] | None = None,
+    out: Path = OUT,
+    jobs: int | None = None,
+    budget: float | None = None,
+    told: Told = lambda recipe, done, total: None,
+) -> Reproduction:
+    """Play what is missing of some recipes, or of all if none is named, and write what came of them."""
+    recipes = [find_recipe(name) for name in names or recipe_names()]
+    plans = plans_of(recipes, _size(size), seeds, out)
+    _refuse_wrong_settings(plans)
+    with clear_write_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+    try:
+        failures = play_plans(plans, told, jobs=jobs, budget=budget)
+        missing: list[str] = []
+    except OutOfTime as late:
+        failures, missing = late.failures, [plan.recipe.name for plan in plans if not _is_played(plan)]
+    records = [_keep(plan) for plan in plans if plan.recipe.name not in missing]
+    write_index(out)
+    return Reproduction(records, failures, missing, out)
+
+
+def list_recipes(*, size: str = "small", out: str | Path = OUT) -> pd.DataFrame:
+    """All recipes: what each is, how long it takes, how far it is here, and what came of it."""
+    rows = []
+    for plan in plans_of([find_recipe(name) for name in recipe_names()], _size(size), None, Path(out)):
+        recipe, record = plan.recipe, read_record(plan.root / plan.recipe.name)
+        rows.append(
+            {
+                "recipe": recipe.name,
+                "paper": recipe.paper,
+                "item": recipe.item,
+                "title": recipe.title,
+                "data": ", ".join(_data_of(recipe)),
+                "size": plan.size_name,
+                "runs": plan.number_of_runs,
+                "minutes": plan.size.minutes,
+                "state": _state(plan, record),
+                "verdicts": "" if record is None else verdict_words(counts(record)),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def verdict_words(verdicts: dict[str, int]) -> str:
+    """How many claims have which verdict.
+
+    >>> verdict_words({"confirmed": 3, "contradicted": 1})
+    '3 confirmed, 1 contradicted'
+    """
+    return ", ".join(f"{number} {verdict}" for verdict, number in verdicts.items())
+
+
+def _size(size: str) -> SizeName:
+    for known in SIZES:
+        if size == known:
+            return known
+    raise UserError(f"size={size} is not possible: it must be {' or '.join(SIZES)}")
+
+
+def _refuse_wrong_settings(plans: Sequence[Plan]) -> None:
+    """Say what is wrong with a recipe before anything is played: a trial has all settings of a run."""
+    for plan in plans:
+        if plan.trials:
+            continue
+        for _ in plan.runs():
+            pass
+
+
+def _keep(plan: Plan) -> dict[str, Any]:
+    outcome = Outcome(plan)
+    record = record_of(outcome)
+    folder = plan.root / plan.recipe.name
+    folder.mkdir(exist_ok=True)
+    write_record(folder, record)
+    write_bytes(folder / "table.csv", pd.DataFrame(record["table"]).to_csv(index=False).encode())
+    if can_write_reports():
+        from idiolect.reproduction.page import write_page
+
+        write_page(outcome, record, folder)
+    return record
+
+
+def _is_played(plan: Plan) -> bool:
+    """Whether all its runs are finished."""
+    trials = [config for tried in plan.trials.values() for _, config in tried]
+    if not all((config.folder / "summary.json").is_file() for config in trials):
+        return False
+    return all((run.config.folder / "summary.json").is_file() for run in plan.runs())
+
+
+def _state(plan: Plan, record: dict[str, Any] | None) -> str:
+    if record is not None and record["size"] == plan.size_name:
+        return "done"
+    tried = [config for trials in plan.trials.values() for _, config in trials]
+    begun = any((config.folder / "run.json").is_file() for config in tried) if tried else False
+    return "begun" if begun else "not begun"
+
+
+def _data_of(recipe: Recipe) -> list[str]:
+    """The data sets of a recipe's panels."""
+    names = []
+    for part in (recipe.settings, *recipe.panels.values()):
+        data = part.get("data", {})
+        names.append(data if isinstance(data, str) else data.get("name"))
+    return [name for name in dict.fromkeys(names) if name]
