@@ -38,6 +38,7 @@ class Result(ClientModels):
         self.rounds = memory.table("rounds")
         self.traffic = memory.table("traffic")
         self.diagnostics = memory.table("diagnostics")
+        self.timing = memory.timing()
         clients = client_table(simulation.federation).set_index("client")
         task = simulation.federation.task
         self._summary = summarise_run(
@@ -106,6 +107,10 @@ class Memory:
     def metrics(self) -> pd.DataFrame:
         """All metrics so far."""
         return self.table("metrics")
+
+    def timing(self) -> pd.DataFrame:
+        """Seconds of training so far."""
+        return self.table("timing")
 
     def table(self, name: TableName) -> pd.DataFrame:
         """A whole table."""

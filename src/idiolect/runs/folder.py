@@ -7,6 +7,7 @@
     rounds.parquet      round, down_bits, up_bits, brief_bits
     traffic.parquet     round, client, direction (down, up, brief), part, bits: by the messages' named parts
     diagnostics.parquet round, name, index, value: what the method tells about itself
+    timing.parquet      round, seconds: of training since the run began; measured, so never twice the same
     predictions.parquet what the reported models say of each test row (see `predictions.py`)
     summary.json        the reported numbers; its presence says that the run is finished
     checkpoints/        the last saved state (see `checkpoint.py`)
@@ -175,6 +176,12 @@ class RunFolder:
     def diagnostics(self) -> pd.DataFrame:
         """What the method tells about itself."""
         return self._table("diagnostics")
+
+    def timing(self) -> pd.DataFrame:
+        """Seconds of training since the run began, without evaluation and checkpoints; measured."""
+        if self.finished and not (self.path / "timing.parquet").is_file():
+            return join("timing", [])  # older runs have none
+        return self._table("timing")
 
     def summary(self) -> dict[str, Any]:
         """The reported numbers of a finished run."""

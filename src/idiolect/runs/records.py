@@ -6,12 +6,13 @@ import pandas as pd
 
 from idiolect.evaluation.metrics import COLUMNS
 
-TableName = Literal["metrics", "rounds", "traffic", "diagnostics"]
+TableName = Literal["metrics", "rounds", "traffic", "diagnostics", "timing"]
 TABLES: dict[TableName, tuple[str, ...]] = {
     "metrics": COLUMNS,
     "rounds": ("round", "down_bits", "up_bits", "brief_bits"),
     "traffic": ("round", "client", "direction", "part", "bits"),
     "diagnostics": ("round", "name", "index", "value"),
+    "timing": ("round", "seconds"),
 }
 # Of the tables that may be empty.
 TYPES = {
@@ -26,6 +27,7 @@ TYPES = {
     "name": "str",
     "index": "int64",
     "value": "float64",
+    "seconds": "float64",
 }
 
 

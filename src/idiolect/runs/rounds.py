@@ -1,6 +1,8 @@
 """Rounds, evaluations and checkpoints in their order; who keeps and who watches them is a parameter."""
 
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import pandas as pd
@@ -78,6 +80,10 @@ class Keeper(Protocol[Kept]):
         """What was added to the metrics."""
         ...
 
+    def timing(self) -> pd.DataFrame:
+        """What was added to the seconds."""
+        ...
+
     def add(self, name: TableName, round_number: int, table: pd.DataFrame) -> None:
         """Keep a part of a table."""
         ...
@@ -117,12 +123,14 @@ def play_rounds(
 ) -> str | None:
     """Play the rounds that are left, evaluating and saving at the pace; why rounds are missing, if they are.
 
-    What is written at a round depends on the configuration and the round alone, so a run that was killed
-    and continued writes the same parts again. A training that cannot go on because it diverged has ended.
+    What is written at a round depends on the configuration and the round alone, but for the seconds, so a run
+    that was killed and continued writes the same parts again. A training that cannot go on because it
+    diverged has ended.
     """
     best = _BestSoFar(training, keeper.metrics(), measures.main, choice)
     stagnation = _Stagnation(training, keeper.metrics(), measures.main, pace.patience)
     log = _RoundLog(training.federation)
+    watch = _StopWatch(keeper.timing(), training.round)
 
     def look() -> None:
         metrics = training.evaluate(measures)
@@ -136,15 +144,18 @@ def play_rounds(
 
     if training.round == 0:
         look()
+        log.seconds[0] = 0.0
         log.hand_over(keeper, 0)
     while training.round < pace.rounds and not stagnation.over:
         try:
-            result = training.advance()
+            with watch.running():
+                result = training.advance()
         except DivergenceError as diverged:
             if log.exchanged:  # else the parts of this round are written already
                 log.hand_over(keeper, training.round)
             return f"diverged in round {training.round + 1}: {diverged}"
         log.add(result, training.round)
+        log.seconds[training.round] = watch.seconds
         for doubt in result.doubts:
             keeper.keep_doubt(doubt, training.round)
         last = training.round == pace.rounds
@@ -211,8 +222,24 @@ class _Stagnation:
         return self.training.round - last >= self.patience
 
 
+class _StopWatch:
+    """Seconds of training since the run began; of a run that was continued without the pause."""
+
+    def __init__(self, timing: pd.DataFrame, round_number: int) -> None:
+        # A killed run may have played rounds that it is about to play again.
+        past = timing["seconds"][timing["round"] <= round_number]
+        self.seconds = float(past.max()) if len(past) else 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Count the time of a block."""
+        began = time.perf_counter()
+        yield
+        self.seconds += time.perf_counter() - began
+
+
 class _RoundLog:
-    """Bits and diagnostics of the rounds since they were last kept."""
+    """Bits, diagnostics and seconds of the rounds since they were last kept."""
 
     def __init__(self, federation: Federation) -> None:
         self.clients = federation.names
@@ -221,6 +248,7 @@ class _RoundLog:
         self.briefs: dict[int, int] = {}  # round -> bits of all briefs
         self.traffic: list[tuple[int, str, str, str, int]] = []
         self.diagnostics: list[tuple[int, str, int, float]] = []
+        self.seconds: dict[int, float] = {}  # round -> of training, since the run began
 
     def add(self, result: PlayedRound, round_number: int) -> None:
         """What a round moved, and what the method told of it."""
@@ -256,7 +284,8 @@ class _RoundLog:
         keeper.add("rounds", round_number, _table("rounds", rounds))
         keeper.add("traffic", round_number, _table("traffic", self.traffic))
         keeper.add("diagnostics", round_number, _table("diagnostics", self.diagnostics))
-        for noted in (self.exchanged, self.briefs, self.traffic, self.diagnostics):
+        keeper.add("timing", round_number, _table("timing", list(self.seconds.items())))
+        for noted in (self.exchanged, self.briefs, self.traffic, self.diagnostics, self.seconds):
             noted.clear()
 
 

@@ -144,6 +144,10 @@ class _Judge:
         """All metrics so far."""
         return join("metrics", self.parts)
 
+    def timing(self) -> pd.DataFrame:
+        """A trial has a clock of its own."""
+        return join("timing", [])
+
     def add(self, name: TableName, round_number: int, table: pd.DataFrame) -> None:
         """Metrics come by `evaluated`; of the rest nothing is needed."""
 
