@@ -24,6 +24,7 @@ from idiolect.reproduction.verdicts import (
 )
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.settings import Settings
+from idiolect.store.files import read_parquet
 
 
 class Compared(NamedTuple):
@@ -157,7 +158,10 @@ def client_metric(
 ) -> "pd.Series[float]":
     """Every client's value of a model of a run."""
     if part == "newcomers":
-        table = run.newcomers()
+        file = run.path / "newcomers.parquet"
+        if not file.is_file():
+            raise UserError(f"nobody was left out of training in {str(run.path)!r}")
+        table = read_parquet(file)
         chosen = table[(table.kind == kind) & (table.metric == metric) & (table.part == "test")]
         return chosen.set_index("client")["value"]
     metrics, summary = metrics_of(run.path), summary_of(run.path)

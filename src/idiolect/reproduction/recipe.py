@@ -37,12 +37,12 @@ from idiolect.runs.signatures import build
 SizeName = Literal["small", "paper"]
 SIZES: tuple[SizeName, ...] = get_args(SizeName)
 PAPERS = {
-    "apfl": "Deng, Kamani, Mahdavi 2020: Adaptive Personalized Federated Learning",
-    "additive": "Hanzely, Zhao, Kolar 2021 and the Local SGD of its regimes: personalised Local SGD",
-    "efl": "Elastic federated learning with sparse ternary compression",
-    "pfedkm": "Clustered generalization: k-means groups and Moreau-envelope models",
-    "perm": "Personalized empirical risk minimisation by learning whom to learn from",
-    "field": "All methods under one protocol",
+    "apfl": "APFL: Adaptive Personalized Federated Learning",
+    "additive": "Additive: Personalization Mitigates the Perils of Local SGD",
+    "efl": "EFL: Elastic Federated Learning on Non-IID Data",
+    "pfedkm": "pFedKM: Personalized Federated Learning with Clustered Generalization",
+    "perm": "PERM: Distributed Personalized Empirical Risk Minimization",
+    "field": "The field: all methods under one protocol",
 }
 ALL = ""  # the panel of a recipe that has only one
 
