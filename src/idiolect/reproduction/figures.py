@@ -42,12 +42,12 @@ def _curves(outcome: Outcome, plan: FigurePlan, panel: str) -> Iterator[Chart]:
     metric = plan.of or outcome.metric
     series = []
     for model in plan.models or outcome.models():
-        line, kind, runs = _runs(outcome, model, panel)
+        _, kind, runs = _runs(outcome, model, panel)
         tables = [_over_rounds(run, kind, metric, plan.part) for run in runs]
         series.append(_band(model, runs, tables, kind))
     series += _functions(outcome, plan)
     part = plan.part or "test"
-    words = f"The mean {metric} over clients on their own {part} rows, with 95 % intervals over seeds and clients."
+    words = f"The mean {metric} on the clients' own {part} rows; 95 % intervals over seeds and clients."
     yield Curves(
         _title(plan, panel),
         words,
@@ -145,10 +145,11 @@ def _labels(outcome: Outcome, plan: FigurePlan, panel: str) -> Iterator[Chart]:
 
 
 def _path(outcome: Outcome, plan: FigurePlan, panel: str) -> Iterator[Chart]:
-    assert plan.of is not None and plan.second is not None, "which metrics"
+    assert plan.of is not None, "which metric"
+    assert plan.second is not None, "over which other one"
     series = []
     for model in plan.models or outcome.models():
-        line, kind, runs = _runs(outcome, model, panel)
+        _, kind, runs = _runs(outcome, model, panel)
         metrics = metrics_of(runs[0].path)
         part = reported_part(metrics)
         own = metrics[(metrics.kind == kind) & (metrics.part == part)]

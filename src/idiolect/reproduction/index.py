@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from idiolect.quantities import duration, show_ends, show_gain, show_value
-from idiolect.reproduction.record import Record, counts, read_record
 from idiolect.reproduction.recipe import PAPERS
+from idiolect.reproduction.record import Record, counts, read_record
 from idiolect.store.files import write_bytes
 
 _MARKS = {"confirmed": "✓", "contradicted": "✗", "inconclusive": "?"}
@@ -32,8 +32,8 @@ def index_page(records: Sequence[Record]) -> str:
         + ", ".join(f"{number} {verdict}" for verdict, number in total.items())
         + f". All runs took {duration(spent)} of training, one after the other.",
         "",
-        "A claim is *confirmed* if the whole 95 % interval of the difference, over clients and seeds, is on its "
-        "side, *contradicted* if the whole interval is on the other side, and *inconclusive* otherwise. "
+        "A claim is *confirmed* if the whole 95 % interval of the difference, over clients and seeds, is on "
+        "its side, *contradicted* if the whole interval is on the other side, and *inconclusive* otherwise. "
         "Every number comes from `idiolect reproduce NAME`.",
     ]
     for paper, title in PAPERS.items():
@@ -94,11 +94,13 @@ def seen(claim: dict[str, Any], compared: dict[str, Any]) -> str:
 def _index_row(record: Record) -> str:
     verdicts = " ".join(_MARKS[claim["verdict"]] for claim in record["claims"])
     said = "<br>".join(f"{_MARKS[c['verdict']]} {c['says']}" for c in record["claims"])
-    return f"| [{record['item']}]({record['name']}/README.md) {record['title']} | {record['size']} | {said} | {verdicts} |"
+    link = f"[{record['item']}]({record['name']}/README.md) {record['title']}"
+    return f"| {link} | {record['size']} | {said} | {verdicts} |"
 
 
 def _claim_row(claim: dict[str, Any]) -> str:
-    return f"| {claim['says']} | **{claim['verdict']}** | {'<br>'.join(seen(claim, c) for c in claim['compared'])} |"
+    compared = "<br>".join(seen(claim, one) for one in claim["compared"])
+    return f"| {claim['says']} | **{claim['verdict']}** | {compared} |"
 
 
 _HEADINGS = {
@@ -117,9 +119,8 @@ def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
         name for name in ("train_loss", "megabytes", "seconds") if any(_known(row.get(name)) for row in rows)
     ]
     of_paper = [name for name in rows[0] if name.startswith("paper_")]
-    headings = [
-        "panel", "model", *(f"{_HEADINGS[name]}" for name in columns), *(n.replace("_", " ") for n in (*others, *of_paper)),
-    ]  # fmt: skip
+    plain = [name.replace("_", " ") for name in (*others, *of_paper)]
+    headings = ["panel", "model", *(_HEADINGS[name] for name in columns), *plain]
     lines = [f"| {' | '.join(headings)} |", "|" + "---|" * len(headings)]
     for row in rows:
         cells = [row["panel"], row["model"]]

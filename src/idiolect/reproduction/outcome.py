@@ -81,7 +81,7 @@ class Outcome:
     def kind_of(self, place: Place) -> PredictorKind | None:
         """The kind of model that a line's method is judged by."""
         for run in self.runs[place].values():
-            return summary_of(run.path)["judged_by"]  # type: ignore[no-any-return]
+            return summary_of(run.path)["judged_by"]
         return None
 
     def models(self) -> list[str]:
@@ -93,7 +93,7 @@ class Outcome:
     def values(
         self, model: str, panel: str, of: str | None = None, part: Part | None = None, at: Moment = "reported"
     ) -> pd.DataFrame:
-        """Of a model: a row for each client, a column for each seed; of a quantity one row for each number."""
+        """A row for each client, or for each number of a quantity, and a column for each seed."""
         line, kind = kind_and_line(model, list(self.recipe.lines))
         place, name = Place(panel, line), of or self.metric
         if not self.runs.get(place):
@@ -183,7 +183,8 @@ def round_of(metrics: pd.DataFrame, summary: Mapping[str, Any], kind: str, metri
         return int(metrics["round"].max())
     curve = means(metrics, kind, reported_part(metrics), metric)
     up = summary["higher_is_better"] if metric == summary["metric"] else metric != "loss"
-    return int(curve.idxmax() if up else curve.idxmin())
+    place = int(curve.to_numpy().argmax() if up else curve.to_numpy().argmin())
+    return int(curve.index[place])
 
 
 @lru_cache(maxsize=64)

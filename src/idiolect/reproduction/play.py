@@ -18,7 +18,7 @@ from idiolect.runs.settings import Settings
 Told = Callable[[str, int, int], None]  # the recipe that is played, how many runs are done, and of how many
 
 
-class OutOfTime(Exception):
+class OutOfTimeError(Exception):
     """The budget is spent; what was begun goes on next time."""
 
     def __init__(self, failures: dict[str, str]) -> None:
@@ -36,7 +36,7 @@ def play_plans(
     """Play what is missing, recipe by recipe; the reasons of runs that failed, by their folders' names.
 
     jobs: processes at once; None: as many as there are processors.
-    budget: seconds after which no further run begins, in which case `OutOfTime` is raised.
+    budget: seconds after which no further run begins, in which case `OutOfTimeError` is raised.
     """
     deadline = None if budget is None else time.monotonic() + budget
     player = _Player(plans, told, jobs or os.cpu_count() or 1, deadline)
@@ -73,7 +73,7 @@ class _Player:
                 config = waiting.pop(0)
                 running[self._pool.submit(_play, config.plain(), config.folder)] = config
             if waiting and not running:
-                raise OutOfTime(self.failures)
+                raise OutOfTimeError(self.failures)
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 config = running.pop(future)
                 if (reason := future.result()) is not None:

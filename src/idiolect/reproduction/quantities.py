@@ -6,7 +6,6 @@
 from collections.abc import Callable
 
 import numpy as np
-import pandas as pd
 
 from idiolect.errors import UserError
 from idiolect.runs.folder import RunFolder

@@ -72,7 +72,7 @@ class Tune:
     )
     keep_split: bool = Field(
         default=True,
-        description="whether all seeds have the first one's rows: else its validation rows are others' test rows",
+        description="whether all seeds have the first one's split: its validation rows are else others' test rows",
     )
 
     @property
@@ -109,7 +109,7 @@ class Recipe:
         default="", description="what was tried where a claim does not hold, and what came of it"
     )
     settings: Settings = field(default_factory=dict)
-    panels: dict[str, Settings] = Field(default_factory=lambda: {ALL: {}})
+    panels: dict[str, Settings] = field(default_factory=lambda: {ALL: {}})
     lines: dict[str, Settings] = field(default_factory=dict)
     functions: dict[str, Function] = Field(default_factory=dict, description="curves of theory")
     tune: Tune = field(default_factory=Tune)

@@ -11,8 +11,8 @@ from idiolect.reproduction.plan import Plan
 from idiolect.reproduction.recipe import PAPERS
 from idiolect.reproduction.table import table_of
 from idiolect.runs.folder import RunFolder, versions
-from idiolect.strict_json import nan_for_null
 from idiolect.store.files import read_json, write_json
+from idiolect.strict_json import nan_for_null
 
 FORMAT = "idiolect-recipe-1"
 FILE = "result.json"
@@ -73,7 +73,7 @@ def commit() -> str | None:
 def read_record(folder: Path) -> dict[str, Any] | None:
     """What was kept in a recipe's folder, if it was played."""
     file = folder / FILE
-    return nan_for_null(read_json(file)) if file.is_file() else None  # type: ignore[arg-type, return-value]
+    return nan_for_null(read_json(file)) if file.is_file() else None
 
 
 def write_record(folder: Path, record: Record) -> None:

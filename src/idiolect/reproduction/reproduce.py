@@ -19,7 +19,7 @@ from idiolect.reports import can_write_reports
 from idiolect.reproduction.index import write_index
 from idiolect.reproduction.outcome import Outcome
 from idiolect.reproduction.plan import Plan, plans_of
-from idiolect.reproduction.play import OutOfTime, Told, play_plans
+from idiolect.reproduction.play import OutOfTimeError, Told, play_plans
 from idiolect.reproduction.recipe import SIZES, Recipe, SizeName, find_recipe, recipe_names
 from idiolect.reproduction.record import counts, read_record, record_of, write_record
 from idiolect.store.files import clear_write_errors, write_bytes
@@ -68,7 +68,7 @@ def reproduce_recipes(
     try:
         failures = play_plans(plans, told, jobs=jobs, budget=budget)
         missing: list[str] = []
-    except OutOfTime as late:
+    except OutOfTimeError as late:
         failures, missing = late.failures, [plan.recipe.name for plan in plans if not _is_played(plan)]
     records = [_keep(plan) for plan in plans if plan.recipe.name not in missing]
     write_index(out)

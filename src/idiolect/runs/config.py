@@ -83,8 +83,8 @@ class CheckpointSettings:
     every: WholeNumber = Field(default=10, ge=1, description="rounds from one checkpoint to the next")
     states: bool = Field(
         default=True,
-        description="whether states are saved at all; if not, a run that was stopped starts anew, and there are "
-        "no models to export",
+        description="whether states are saved at all; if not, a run that was stopped starts anew, and there "
+        "are no models to export",
     )
 
 
