@@ -1,9 +1,17 @@
 """Pages from templates; `templates/base.html` has the look that they share."""
 
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 from idiolect.errors import UserError
 from idiolect.reports.palette import DARK, LIGHT
+
+SCRIPTS = (
+    "vendor/d3.min.js",
+    "vendor/plot.umd.min.js",
+    *(f"scripts/{name}.js" for name in ("numbers", "tables", "controls", "plots", "figures")),
+)
 
 
 def render(template: str, **content: Any) -> str:
@@ -19,5 +27,12 @@ def render(template: str, **content: Any) -> str:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    environment.globals.update(light=LIGHT, dark=DARK)
+    environment.globals.update(light=LIGHT, dark=DARK, scripts=scripts)
     return environment.get_template(template).render(content)
+
+
+@cache
+def scripts() -> tuple[str, ...]:
+    """What draws charts in a browser: scripts of others, as they are, and our own."""
+    package = files("idiolect.reports")
+    return tuple((package / name).read_text(encoding="utf-8") for name in SCRIPTS)
