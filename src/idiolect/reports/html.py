@@ -14,14 +14,14 @@ SCRIPTS = (
 )
 
 
-def render(template: str, **content: Any) -> str:
-    """A page with its content filled in; text is escaped."""
+def render(template: str, *, package: str = "idiolect.reports", **content: Any) -> str:
+    """A page with its content filled in; text is escaped. The template is in `templates/` of the package."""
     try:
-        from jinja2 import Environment, PackageLoader, StrictUndefined
+        from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
     except ImportError as missing:
         raise UserError("a report page needs jinja2: pip install 'idiolect[report]'") from missing
     environment = Environment(
-        loader=PackageLoader("idiolect.reports"),
+        loader=ChoiceLoader([PackageLoader(package), PackageLoader("idiolect.reports")]),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
