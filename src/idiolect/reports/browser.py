@@ -1,12 +1,15 @@
 """Charts on a page: `scripts/` draws them in the reader's browser from the numbers that are written here.
 
     from idiolect.reports.browser import charts_html
-    render("my-page.html", package="my_package", figures=charts_html([Curves(...), Spread(...)]))
+    from idiolect.reports.html import render
 
-where the template, in `my_package/templates`, extends `chart-page.html`, which has scripts and
-look inlined, and its block `main` says `{{ figures }}`. Where a page calls `charts_html` more than once, each call needs a `prefix` of its own, so
-that no two figures have one id. A table with the class `sortable` gets headings to sort by and a link to its CSV;
-in one with the class `clients` the row of the client that the reader picks is marked.
+    render("my-page.html", package="my_package", title="...", figures=charts_html([Curves(...), Spread(...)]))
+
+where the template, in `my_package/templates`, extends `chart-page.html`, which has scripts and look inlined,
+and its block `main` says `{{ figures }}`. Where a page calls `charts_html` more than once, each call needs a
+`prefix` of its own, so that no two figures have one id. A table with the class `sortable` gets headings to
+sort by and a link to its CSV; in one with the class `clients` the row of the client that the reader picks is
+marked. `save_static` (`static.py`) writes the same charts, under the same names, as files beside the page.
 """
 
 import json
@@ -102,6 +105,8 @@ def _curves(chart: Curves) -> dict[str, Any]:
                 **({} if series.low is None else {"low": _rounded(series.low)}),
                 **({} if series.high is None else {"high": _rounded(series.high)}),
                 **({} if series.client is None else {"client": series.client}),
+                **({} if series.level is None else {"level": _number(series.level)}),
+                **({"aside": True} if series.aside else {}),
                 **_look(*looks),
             }
             for series, looks in zip(chart.series, looks_of_series(chart.series), strict=True)
@@ -116,6 +121,7 @@ def _spread(chart: Spread) -> dict[str, Any]:
         "percent": chart.percent,
         "log": room_of_spread(chart).logarithmic,
         "room": _ends(room_of_spread(chart)),
+        "higherIsBetter": chart.higher_is_better,
         "clients": chart.clients,
         "models": [
             {

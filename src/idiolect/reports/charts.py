@@ -21,6 +21,8 @@ class Series:
     low, high: the ends of a band around the line.
     method, kind: give colour and dash, the same on all pages; without a method they follow the order.
     client: the client whose line it is: thin, until the reader picks the client.
+    level: where it is on axes that it has no places on, as a level line: who sends nothing, over megabytes.
+    aside: in the browser it is not shown until the reader asks for it.
     """
 
     name: str
@@ -31,6 +33,8 @@ class Series:
     method: str | None = None
     kind: str | None = None
     client: str | None = None
+    level: float | None = None
+    aside: bool = False
 
     def __post_init__(self) -> None:
         beside = {**self.x, "low": self.low, "high": self.high}
@@ -43,7 +47,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Curves:
-    """Lines over a choice of axes; an axis that a series does not have leaves it out.
+    """Lines over a choice of axes; on an axis that it does not have a series is level, or left out.
 
     percent: y is a share, shown in percent.
     markers: with a mark at each value, for few values.
@@ -81,6 +85,7 @@ class Spread:
     percent: bool = False
     looks: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     room: Room | None = None
+    higher_is_better: bool = True
 
     @property
     def clients(self) -> list[str]:

@@ -20,12 +20,13 @@ function swatch(look) {
 function legend(items, hidden, changed) {
   const box = element("div", { class: "legend", role: "group", "aria-label": "what is shown" });
   const buttons = items.map((item) => {
-    const button = element("button", { type: "button", "aria-pressed": "true", onclick: () => toggle(item.name) });
+    const pressed = String(!hidden.has(item.name));
+    const button = element("button", { type: "button", "aria-pressed": pressed, onclick: () => toggle(item.name) });
     button.innerHTML = swatch(item);
     button.append(` ${item.name}`);
     return button;
   });
-  const all = element("button", { type: "button", class: "all", onclick: () => showAll() }, "hide all");
+  const all = element("button", { type: "button", class: "all", onclick: () => showAll() }, hidden.size ? "show all" : "hide all");
   function update() {
     items.forEach((item, place) => buttons[place].setAttribute("aria-pressed", String(!hidden.has(item.name))));
     all.textContent = hidden.size ? "show all" : "hide all";

@@ -121,7 +121,8 @@ function heatLegend(chart) {
 function startFigure(figure) {
   const chart = JSON.parse(figure.querySelector('script[type="application/json"]').textContent);
   const place = figure.querySelector(".drawing");
-  const state = { hidden: new Set(), axis: chart.axes?.[0], rows: "models", zoom: { x: null, y: null } };
+  const aside = (chart.series ?? []).filter((one) => one.aside).map((one) => one.name);
+  const state = { hidden: new Set(aside), axis: chart.axes?.[0], rows: "models", zoom: { x: null, y: null } };
   const zoom = ["Curves", "Spread", "Intervals"].includes(chart.kind) ? new Zoom(state, chart.kind === "Curves", draw) : null;
   const controls = element("div", { class: "controls" });
   if (chart.kind === "Curves" && chart.axes.length > 1) {

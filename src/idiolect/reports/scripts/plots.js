@@ -74,10 +74,9 @@ function curvesPlot(chart, state, width) {
   const x = state.zoom.x ?? extentOf(chart.series, axis);
   const span = y[1] - y[0];
   const reach = chart.yLog ? [y[0] / 10, y[1] * 10] : [y[0] - span, y[1] + span];
-  const shown = chart.series.filter((one) => one.x[axis] && !state.hidden.has(one.client ?? one.name));
-  const lines = shown.map((one, place) => {
-    const points = one.y
-      .map((value, i) => ({ x: one.x[axis][i], value, low: one.low?.[i], high: one.high?.[i] }))
+  const isShown = (one) => (one.x[axis] || Number.isFinite(one.level)) && !state.hidden.has(one.client ?? one.name);
+  const lines = chart.series.filter(isShown).map((one, place) => {
+    const points = pointsOn(one, axis, x)
       .filter((point) => point.x !== null)
       .map((point) => ({
         ...point,
@@ -91,12 +90,15 @@ function curvesPlot(chart, state, width) {
   });
   const inside = (point) => point.value !== null && point.x >= x[0] && point.x <= x[1];
   const marks = [Plot.gridY({ strokeOpacity: 1, stroke: css("line") }), Plot.gridX({ strokeOpacity: 1, stroke: css("line") })];
-  for (const line of lines.filter((each) => each.low)) {
-    marks.push(Plot.areaY(line.points, { x: "x", y1: "from", y2: "to", fill: css(line.colour), fillOpacity: 0.13, clip: true }));
+  for (const line of lines.filter((each) => each.low && each.x[axis])) {
+    marks.push(Plot.areaY(line.points, { x: "x", y1: "from", y2: "to", fill: css(line.colour), fillOpacity: lines.length > 4 ? 0.08 : 0.14, clip: true }));
   }
   for (const line of lines) marks.push(...lineMarks(line, chart, inside, lines.length));
   const leaving = lines.flatMap((line) => line.points.filter((point, i) => inside(point) && point.value !== point.y && (i === 0 || line.points[i - 1].value === line.points[i - 1].y)).map((point) => ({ ...point, colour: css(line.colour) })));
-  marks.push(Plot.text(leaving, { x: "x", y: "y", text: (point) => (point.value > point.y ? "▲" : "▼"), fill: "colour" }));
+  marks.push(
+    Plot.text(leaving.filter((point) => point.value > point.y), { x: "x", y: "y", text: () => "▲", dy: -9, fill: "colour" }),
+    Plot.text(leaving.filter((point) => point.value < point.y), { x: "x", y: "y", text: () => "▼", dy: 9, fill: "colour" }),
+  );
   marks.push(tip(lines.flatMap((line) => line.points.filter(inside))));
   return {
     ...common(chart, width, width < NARROW ? 300 : 380, chart.percent ? 52 : 60),
@@ -112,9 +114,16 @@ function curvesPlot(chart, state, width) {
   };
 }
 
+// Where a series is on an axis; at its level, from end to end, where it has no places.
+function pointsOn(series, axis, [from, to]) {
+  if (!series.x[axis]) return [from, (from + to) / 2, to].map((x) => ({ x, value: series.level }));
+  return series.y.map((value, i) => ({ x: series.x[axis][i], value, low: series.low?.[i], high: series.high?.[i] }));
+}
+
 function curveTip(chart, series, axis, point) {
   const band = point.low === undefined || point.low === null ? "" : `\n${showValue(point.low, chart.percent)} to ${showValue(point.high, chart.percent)}`;
-  return `${series.name}\n${axis} ${showNumber(point.x)}\n${showValue(point.value, chart.percent)}${band}`;
+  const place = series.x[axis] ? `${axis} ${showNumber(point.x)}` : `at any ${axis}`;
+  return `${series.name}\n${place}\n${showValue(point.value, chart.percent)}${band}`;
 }
 
 function lineMarks(line, chart, inside, count) {
@@ -221,7 +230,8 @@ function spreadByClient(chart, state, width) {
   const models = chart.models.filter((model) => !state.hidden.has(model.name));
   const domain = state.zoom.x ?? chart.room;
   const first = models[0]?.values ?? [];
-  const order = d3.sort(d3.range(chart.clients.length), (i) => first[i] ?? -Infinity);
+  const sign = chart.higherIsBetter ? -1 : 1; // the best one at the top
+  const order = d3.sort(d3.range(chart.clients.length), (i) => sign * (first[i] ?? -Infinity));
   const row = new Map(order.map((i, place) => [i, place]));
   const { left, show } = names(order.map((i) => chart.clients[i]), width);
   const inside = (point) => !state.zoom.x || (point.value >= domain[0] && point.value <= domain[1]);
