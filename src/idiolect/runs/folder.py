@@ -24,6 +24,7 @@ import hashlib
 import platform
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,8 @@ class RunFolder:
     @property
     def config(self) -> RunConfig:
         """What was run."""
-        return resolve(read_settings([str(self.path / "config.yaml")]))
+        file = self.path / "config.yaml"
+        return _read_config(str(file), file.stat().st_mtime_ns)
 
     @property
     def finished(self) -> bool:
@@ -263,6 +265,12 @@ class RunFolder:
             return read_parquet(self.path / f"{name}.parquet")
         files = sorted((self.path / "parts").glob(f"{name}-*.parquet"))
         return join(name, [read_parquet(file) for file in files])
+
+
+@lru_cache(maxsize=1024)
+def _read_config(path: str, written: int) -> RunConfig:
+    """Read once as long as it is not written anew: reports ask often."""
+    return resolve(read_settings([path]))
 
 
 def client_table(federation: Federation) -> pd.DataFrame:
