@@ -131,6 +131,16 @@ RUN = [
     ("method=fedavg data=vowels evaluation.choose=test", "evaluation.choose=test", "'validation' or 'last'"),
     ("method=fedavg data=vowels checkpoint.every=x", "checkpoint.every=x", "a whole number"),
     ("method=fedavg data=vowels participation.rate=1.5", "participation.rate=1.5", "less than or equal to 1"),
+    (
+        "method=fedavg data=quadratic-line participation.work=classes",
+        "participation.work=classes",
+        "classification",
+    ),
+    (
+        "method=fedavg data=vowels participation.work='{law: classes, share: 2}'",
+        "participation.work=",
+        "less than or equal to 1",
+    ),
     ("method=fedavg data=vowels participation.rat=1", "participation.rat is not", "did you mean rate"),
     ("method=fedavg data=vowels participation.clients.nobody.join=3", "'nobody'"),
     ("method=fedavg data=vowels trackers=wandb", "trackers=wandb", "'tensorboard'"),

@@ -282,7 +282,14 @@ def test_a_comparison_and_a_tuning_leave_them_out(folder: Path) -> None:
     assert tuned.settings["newcomers"]["clients"] == 1
 
 
-def test_silos_are_not_left_out_by_a_setting() -> None:
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ({"newcomers": {"clients": 1}}, "newcomers is not a setting of `idiolect serve`"),
+        ({"participation": {"work": "classes"}}, "silos tell nobody their classes"),
+    ],
+)
+def test_what_silos_do_not_show_is_no_setting_between_them(setting: dict[str, Any], told: str) -> None:
     given = {"silos": ["a", "b"], "schema": {"target": "y"}, "method": {"name": "fedavg"}}
-    with pytest.raises(idiolect.UserError, match="newcomers is not a setting of `idiolect serve`"):
-        serve_settings({**given, "newcomers": {"clients": 1}}, Path())
+    with pytest.raises(idiolect.UserError, match=told):
+        serve_settings({**given, **setting}, Path())

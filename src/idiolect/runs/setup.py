@@ -9,7 +9,7 @@ import torch
 
 from idiolect.data.catalogue import CATALOGUE as DATA
 from idiolect.data.catalogue import is_name, load
-from idiolect.data.federation import Federation
+from idiolect.data.federation import Federation, upper_class_shares
 from idiolect.data.hints import listed
 from idiolect.engines.assembly import set_up
 from idiolect.engines.engine import Setting
@@ -90,7 +90,7 @@ def build_setting(config: RunConfig, federation: Federation, store: Store | None
 
 def build_simulation(config: RunConfig, federation: Federation) -> Simulation:
     """Everything that a run moves, before its first round."""
-    plan = config.participation.bind(federation.names)
+    plan = config.participation.bind(federation.names, upper_class_shares(federation))
     return Simulation.of(build_setting(config, federation), plan, config.engine)
 
 
