@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+import pandas as pd
+
 from idiolect.quantities import show_ends, show_gain, show_value
 from idiolect.runs.gains import GainTables
 from idiolect.runs.reported import ALONE, CHOSEN, SHARED, TUNED, Model
