@@ -60,8 +60,11 @@ def _costs(run: RunFolder) -> pd.DataFrame:
     """Megabytes and seconds up to the end of each round, of those that are known."""
     bits = run.rounds().set_index("round")[["down_bits", "up_bits"]].sum(axis=1).cumsum()
     table = pd.DataFrame({"megabytes": bits / BITS_PER_MEGABYTE})
-    timing = getattr(run, "timing", None)  # runs of older versions have none
-    seconds = None if timing is None else timing()
-    known = seconds is not None and len(seconds)
-    table["seconds"] = seconds.set_index("round")["seconds"] if known else np.nan
+    table["seconds"] = _seconds(run)
     return table.reset_index()
+
+
+def _seconds(run: RunFolder) -> "pd.Series[float] | float":
+    """Of training up to the end of each round; nan where the run has no table of them."""
+    timing = run.timing() if hasattr(run, "timing") else None
+    return np.nan if timing is None or timing.empty else timing.set_index("round")["seconds"]

@@ -22,7 +22,7 @@ class Series:
     method, kind: give colour and dash, the same on all pages; without a method they follow the order.
     client: the client whose line it is: thin, until the reader picks the client.
     level: where it is on axes that it has no places on, as a level line: who sends nothing, over megabytes.
-    aside: in the browser it is not shown until the reader asks for it.
+    aside: not shown until the reader asks for it, and not on paper.
     """
 
     name: str

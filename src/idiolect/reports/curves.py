@@ -20,17 +20,18 @@ Look = tuple[MethodStyle, KindStyle]
 
 def draw_curves(chart: Curves, sheet: Sheet, axis: str) -> Any:
     """The lines over one axis; those of clients are thin."""
-    looks = looks_of_series(chart.series)
-    named = [(one, look) for one, look in zip(chart.series, looks, strict=True) if one.client is None]
+    pairs = list(zip(chart.series, looks_of_series(chart.series), strict=True))
+    drawn = [(one, look) for one, look in pairs if not one.aside]
+    named = [(one, look) for one, look in drawn if one.client is None]
     legend = _legend([one for one, _ in named], [look for _, look in named])
     figure, axes = new_figure(sheet, _HEIGHT, legend)
     axes.set_ylabel(chart.y_label)
     room = room_of_curves(chart)
     set_room(axes, "y", room, _TICKS, percent=chart.percent)
     axes.grid(axis="both")
-    for number, (one, look) in enumerate(zip(chart.series, looks, strict=True)):
+    for number, (one, look) in enumerate(drawn):
         # Where curves run together, the marks of one are beside those of the others.
-        first_mark = _MARKS_APART * number / len(chart.series)
+        first_mark = _MARKS_APART * number / len(drawn)
         if axis in one.x:
             _line(axes, room, one, axis, look, 1 if chart.markers else (first_mark, _MARKS_APART))
         elif one.level is not None and np.isfinite(one.level):

@@ -11,6 +11,7 @@ from idiolect.reports.styles import mark_path, method_styles
 from idiolect.reports.thinning import evenly
 from idiolect.runs import gain_words
 from idiolect.runs.folder import RunFolder
+from idiolect.runs.gain_answer import gain_answer
 from idiolect.runs.notes import mark
 from idiolect.runs.tabulation import model_name
 
@@ -18,8 +19,13 @@ MOST_CELLS = 10_000  # of a table of clients: more would make the page heavy
 _LEAST_CLIENTS = 100
 
 
-def answer(evidence: Evidence) -> str:
-    """The one sentence that a hurried reader takes away: the best row of the table that can be trusted."""
+def answer(evidence: Evidence) -> list[str]:
+    """What a hurried reader takes away: does joining help, and the best row that can be trusted."""
+    label = f"{evidence.part} {evidence.metric_label}"
+    return [*gain_answer(evidence.gains, evidence.table, label), _best_on_average(evidence)]
+
+
+def _best_on_average(evidence: Evidence) -> str:
     table = evidence.table
     sound = table[~table.diverged & ~table.untrained & table["mean"].notna()]
     if sound.empty:
@@ -28,22 +34,11 @@ def answer(evidence: Evidence) -> str:
         )
     best = sound.sort_values("mean", ascending=not evidence.higher_is_better).iloc[0]
     among = f" among the {len(sound)} rows that neither diverged nor are untrained"
-    sentence = (
+    return (
         f"Best on average{among if len(sound) < len(table) else ''}: {model_name(best.method, best.kind)}, "
         f"mean {evidence.part} {evidence.metric_label} {show_value(best['mean'], evidence.metric)}, "
         f"worst client {show_value(best.worst, evidence.metric)}."
     )
-    told = _gain_of(evidence, best.method, best.kind)
-    return f"{sentence} {told[0].upper()}{told[1:]}." if told else sentence
-
-
-def _gain_of(evidence: Evidence, method: str, kind: str) -> str | None:
-    """Who gains over training alone with one model, if that is known."""
-    if evidence.gains is None or evidence.gains.models.empty:
-        return None
-    models = evidence.gains.models
-    own = models[(models.method == method) & (models.kind == kind) & (models.over == "alone")]
-    return next(iter(gain_words.gain_sentences(own)), None)
 
 
 def gain_tables(evidence: Evidence) -> dict[str, Any] | None:

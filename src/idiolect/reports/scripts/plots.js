@@ -96,8 +96,8 @@ function curvesPlot(chart, state, width) {
   for (const line of lines) marks.push(...lineMarks(line, chart, inside, lines.length));
   const leaving = lines.flatMap((line) => line.points.filter((point, i) => inside(point) && point.value !== point.y && (i === 0 || line.points[i - 1].value === line.points[i - 1].y)).map((point) => ({ ...point, colour: css(line.colour) })));
   marks.push(
-    Plot.text(leaving.filter((point) => point.value > point.y), { x: "x", y: "y", text: () => "▲", dy: -9, fill: "colour" }),
-    Plot.text(leaving.filter((point) => point.value < point.y), { x: "x", y: "y", text: () => "▼", dy: 9, fill: "colour" }),
+    Plot.text(leaving.filter((point) => point.value > point.y), { x: "x", y: "y", text: () => "▲", dy: 6, fill: "colour" }),
+    Plot.text(leaving.filter((point) => point.value < point.y), { x: "x", y: "y", text: () => "▼", dy: -6, fill: "colour" }),
   );
   marks.push(tip(lines.flatMap((line) => line.points.filter(inside))));
   return {
@@ -142,7 +142,7 @@ function lineMarks(line, chart, inside, count) {
   // Where curves run together, the marks of one are beside those of the others.
   const apart = Math.max(1, Math.floor(line.points.length / 6));
   const first = Math.floor((apart * line.place) / count);
-  const seen = line.points.filter((point, i) => inside(point) && (chart.markers || i % apart === first));
+  const seen = line.points.filter((point, i) => inside(point) && point.value === point.y && (chart.markers || i % apart === first));
   marks.push(Plot.dot(seen, { x: "x", y: "y", r: 4, symbol: symbol(line.mark), stroke, fill: line.hollow ? css("paper") : stroke }));
   return marks;
 }
