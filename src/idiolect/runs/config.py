@@ -218,6 +218,8 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
     config = build(RunConfig, _with_sections(settings), "")
     config.codec.wrap(build_method(config.method))  # says whether the codec suits the method
     config.participation.check_plan()
+    if config.newcomers.clients is not None and not config.checkpoint.states:
+        raise UserError("newcomers.clients needs checkpoint.states=true: newcomers start from saved states")
     all_named(config.evaluation.metrics, config.evaluation.metric)  # says whether there are such
     return replace(
         config,
