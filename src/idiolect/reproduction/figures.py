@@ -1,6 +1,7 @@
 """The figures of a recipe from its outcome."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -45,7 +46,7 @@ def _curves(outcome: Outcome, plan: FigurePlan, panel: str) -> Iterator[Chart]:
         _, kind, runs = _runs(outcome, model, panel)
         tables = [_over_rounds(run, kind, metric, plan.part) for run in runs]
         series.append(_band(model, runs, tables, kind))
-    series += _functions(outcome, plan)
+    series = [*_told_apart(series), *_functions(outcome, plan)]
     part = plan.part or "test"
     words = f"The mean {metric} on the clients' own {part} rows; 95 % intervals over seeds and clients."
     yield Curves(
@@ -71,7 +72,7 @@ def _by_panel(outcome: Outcome, plan: FigurePlan, panel: str) -> Iterator[Chart]
         low, high = zip(*ends, strict=True)
         y = [float(np.nanmean(table)) for table in values]
         series.append(Series(model, {plan.x: places}, y, low, high, method, _kind(outcome, model)))
-    series += _functions(outcome, plan)
+    series = [*_told_apart(series), *_functions(outcome, plan)]
     named = "" if plan.x_values else f" From left to right: {', '.join(panels)}."
     words = f"The {metric} at the reported round.{named}"
     yield Curves(
@@ -98,7 +99,7 @@ def _diagnostic(outcome: Outcome, plan: FigurePlan, panel: str) -> Iterator[Char
         line, kind, runs = _runs(outcome, model, panel)
         tables = [_told(run, plan.of, plan.index) for run in runs]
         series.append(_band(line, runs, [t for t in tables if len(t)], kind, axis=plan.x))
-    series += _functions(outcome, plan)
+    series = [*_told_apart(series), *_functions(outcome, plan)]
     words = f"What the method tells of itself: {plan.of.replace('_', ' ')}."
     yield Curves(_title(plan, panel), words, series, plan.of.replace("_", " "), plan.y_log, plan.x_log)
 
@@ -272,6 +273,14 @@ def _interval(values: np.ndarray) -> tuple[float, float]:
     variance = sum(float(np.nanvar(m, ddof=1)) / len(m) for m in (of_clients, of_seeds) if len(m) > 1)
     centre, half = float(np.nanmean(values)), 1.96 * variance**0.5
     return centre - half, centre + half
+
+
+def _told_apart(series: Sequence[Series]) -> list[Series]:
+    """Lines of one method have looks of their own where the method's would not tell them apart."""
+    looks = [(one.method, one.kind) for one in series]
+    if len(set(looks)) == len(looks):
+        return list(series)
+    return [replace(one, method=None) for one in series]
 
 
 def _functions(outcome: Outcome, plan: FigurePlan) -> list[Series]:

@@ -23,6 +23,7 @@ from idiolect.reproduction.verdicts import (
     paired_difference,
 )
 from idiolect.runs.folder import RunFolder
+from idiolect.runs.newcomers import AFTER
 from idiolect.runs.settings import Settings
 from idiolect.store.files import read_parquet
 
@@ -162,7 +163,9 @@ def client_metric(
         if not file.is_file():
             raise UserError(f"nobody was left out of training in {str(run.path)!r}")
         table = read_parquet(file)
-        chosen = table[(table.kind == kind) & (table.metric == metric) & (table.part == "test")]
+        chosen = table[
+            (table.stage == AFTER) & (table.kind == kind) & (table.metric == metric) & (table.part == "test")
+        ]
         return chosen.set_index("client")["value"]
     metrics, summary = metrics_of(run.path), summary_of(run.path)
     if kind not in summary["kinds"]:

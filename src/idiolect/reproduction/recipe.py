@@ -72,7 +72,7 @@ class Tune:
     )
     keep_split: bool = Field(
         default=True,
-        description="whether all seeds have the first one's split: its validation rows are else others' test rows",
+        description="all seeds have the first one's split; else its validation rows are others' test rows",
     )
 
     @property

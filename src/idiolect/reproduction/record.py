@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import idiolect
 from idiolect.reproduction.outcome import Compared, Judged, Outcome
 from idiolect.reproduction.plan import Plan
 from idiolect.reproduction.recipe import PAPERS
@@ -60,7 +59,7 @@ def command(plan: Plan) -> str:
 
 def commit() -> str | None:
     """The commit of the source tree that the package is run from, if it is one."""
-    place = Path(idiolect.__file__).resolve().parent
+    place = Path(__file__).resolve().parent.parent
     asked = subprocess.run(
         ["git", "-C", str(place), "log", "-1", "--format=%h", "--", "."],
         capture_output=True,
