@@ -25,6 +25,7 @@ import hashlib
 import platform
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,12 @@ class RunFolder:
     @property
     def config(self) -> RunConfig:
         """What was run."""
-        return resolve(read_settings([str(self.path / "config.yaml")]))
+        path = self.path / "config.yaml"
+        if not path.is_file():
+            return _read_config(str(path), ())  # says that it is not there
+        # It is asked for again and again, and written anew at most once.
+        stamp = path.stat()
+        return _read_config(str(path), (stamp.st_ino, stamp.st_mtime_ns, stamp.st_size))
 
     @property
     def finished(self) -> bool:
@@ -271,6 +277,12 @@ class RunFolder:
             return read_parquet(self.path / f"{name}.parquet")
         files = sorted((self.path / "parts").glob(f"{name}-*.parquet"))
         return join(name, [read_parquet(file) for file in files])
+
+
+@lru_cache(maxsize=4096)
+def _read_config(path: str, version: tuple[int, ...]) -> RunConfig:
+    """The configuration in a file, which is read again when there is another version of it."""
+    return resolve(read_settings([path]))
 
 
 def client_table(federation: Federation) -> pd.DataFrame:
