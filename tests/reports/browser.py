@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+AXE = Path(__file__).parent / "vendor" / "axe.min.js"
 _OPTIONS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-sync", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
@@ -120,6 +121,12 @@ class Browser:
     def hover(self, x: float, y: float) -> None:
         """Move the mouse to a place of the window."""
         self.ask("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def violations(self) -> list[str]:
+        """The barriers that axe-core finds in the page, each with the first element that it is about."""
+        self.ask("Runtime.evaluate", expression=AXE.read_text())
+        words = "`${v.id}: ${v.help}: ${v.nodes[0].html.slice(0, 120)} ${v.nodes[0].failureSummary}`"
+        return self.evaluate(f"axe.run().then(found => found.violations.map(v => {words}))")
 
     def screenshot(self, path: Path) -> None:
         """The whole page as a picture."""

@@ -80,6 +80,16 @@ def test_nothing_is_cut_off_or_asked_for(
     assert browser.evaluate(f"{style}.color") == rgb(colours["ink"])
 
 
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("name", ["report", "live"])
+def test_axe_finds_nothing_in_the_way(
+    browser: Browser, request: pytest.FixtureRequest, name: str, dark: bool
+) -> None:
+    browser.open(request.getfixturevalue(name), width=1280, dark=dark)
+    browser.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    assert browser.violations() == []
+
+
 @pytest.mark.parametrize(
     ("name", "tables"), [("report", ("models", "clients")), ("live", ("silos", "rounds"))]
 )

@@ -13,7 +13,6 @@ pytestmark = pytest.mark.skipif(
     CHROMIUM is None,
     reason="no Chromium is installed: what a browser makes of the pages cannot be seen on this machine",
 )
-AXE = Path(__file__).parent / "vendor" / "axe.min.js"
 TABLE = """<table id="costs" class="sortable clients"><caption>Costs</caption>
 <thead><tr><th scope="col">client</th><th scope="col">gain</th><th scope="col">sent</th></tr></thead><tbody>
 <tr><th scope="row">client-02</th><td>+3.0 (0.1 to 6)</td><td>900.0 kB</td></tr>
@@ -251,11 +250,4 @@ def test_axe_finds_nothing_in_the_way(browser: Browser, page: Path, dark: bool, 
     browser.open(page, width=width, dark=dark)
     browser.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
     choose(browser, "how-each-client-fares", "Highlight client", "client-02")
-    assert violations(browser) == []
-
-
-def violations(browser: Browser) -> list[str]:
-    """What axe-core finds, each with the first element that it is about."""
-    browser.ask("Runtime.evaluate", expression=AXE.read_text())
-    words = "`${v.id}: ${v.help}: ${v.nodes[0].html.slice(0, 120)} ${v.nodes[0].failureSummary}`"
-    return browser.evaluate(f"axe.run().then(found => found.violations.map(v => {words}))")
+    assert browser.violations() == []

@@ -98,7 +98,7 @@ def test_curves_have_the_interval_over_clients_and_seeds(comparison: Path) -> No
 
 def test_seconds_are_an_axis_once_runs_have_them(comparison: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "seconds" not in curves_chart(gather([comparison])).axes
-    timing = pd.DataFrame({"round": [0, 1, 2, 3, 4], "seconds": [0.0, 0.5, 1.5, 2.5, 4.0]})
+    timing = pd.DataFrame({"round": [1, 2, 3, 4], "seconds": [0.5, 1.5, 2.5, 4.0]})
     monkeypatch.setattr(RunFolder, "timing", lambda run: timing, raising=False)
     chart = curves_chart(gather([comparison]))
     assert chart.axes == ["round", "kilobytes", "seconds"] or chart.axes == ["round", "seconds", "kilobytes"]
