@@ -275,11 +275,10 @@ def test_report_takes_a_tuning_alone(tuned: idiolect.Tuning, tmp_path: Path) -> 
     page = idiolect.report(tuned, out=tmp_path / "pages" / "page.html")
     assert page.read_text() == tuned.page.read_text()
     assert (tmp_path / "pages" / "figures" / "trials-of-apfl.png").is_file()
-    assert f"report: {tmp_path / 'page.html'}" in invoke(
-        "report", tuned.path, "--out", tmp_path / "page.html"
-    )
+    again = tmp_path / "page.html"
+    assert f"report: {again}" in invoke("report", tuned.path, "--out", again)
     with pytest.raises(idiolect.UserError, match="is a tuning, which has a page of its own: give it alone"):
-        idiolect.report(tuned, tmp_path, out=tmp_path / "page.html")
+        idiolect.report(tuned, tmp_path, out=again)
 
 
 def test_without_optuna_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
