@@ -30,7 +30,7 @@ def _charts_of(run: RunFolder) -> Iterator[Chart]:
             yield describe(own, clients, whose)
 
 
-def _alpha(table: pd.DataFrame, clients: list[str], whose: str) -> Curves:
+def _own_weights(table: pd.DataFrame, clients: list[str], whose: str) -> Curves:
     values = table.pivot(index="round", columns="index", values="value")
     rounds = values.index.tolist()
     low, median, high = np.percentile(values.to_numpy(), [BAND[0], 50, BAND[1]], axis=1)
@@ -104,7 +104,7 @@ def _consensus(table: pd.DataFrame, clients: list[str], whose: str) -> Curves:
 
 
 _CHARTS: dict[str, Callable[[pd.DataFrame, list[str], str], Chart]] = {
-    "alpha": _alpha,
+    "mixing": _own_weights,
     "labels": _labels,
     "mixing_matrix": _mixing,
     "consensus_error": _consensus,

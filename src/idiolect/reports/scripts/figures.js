@@ -150,6 +150,7 @@ function startFigure(figure) {
   function draw() {
     const options = PLOTS[chart.kind](chart, state, width);
     const plot = Plot.plot(options);
+    plot.setAttribute("aria-hidden", "true"); // its place has a name, and the data are a table
     place.replaceChildren(plot);
     zoom?.follow(plot, options);
   }

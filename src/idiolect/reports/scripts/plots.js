@@ -129,7 +129,7 @@ function curveTip(chart, series, axis, point) {
 function lineMarks(line, chart, inside, count) {
   const isPicked = line.client !== undefined && line.client === picked.client;
   const faint = line.client !== undefined && !isPicked;
-  const stroke = css(line.colour);
+  const stroke = css(line.client === undefined ? line.colour : "faint");
   const look = {
     stroke: isPicked ? css("ink") : stroke,
     strokeWidth: isPicked ? 3 : faint ? 1 : line.width + 0.3,
