@@ -11,8 +11,8 @@ from idiolect.store.files import write_bytes
 
 HOW = """\
 A claim is *confirmed* (✓) if the whole 95 % interval of the difference, over clients and seeds, is on its
-side, *contradicted* (✗) if the whole interval is on the other side, and *inconclusive* (?) otherwise. Each name
-below is a recipe: `idiolect reproduce NAME` plays it, `idiolect reproduce NAME --text` prints it to be changed."""
+side, *contradicted* (✗) if the whole interval is on the other side, and *inconclusive* (?) otherwise.
+`idiolect reproduce NAME` plays a recipe, and `idiolect reproduce NAME --text` prints it to be changed."""
 
 
 def write_index(out: Path) -> None:

@@ -26,8 +26,8 @@ def about(record: Record) -> str:
     changes = f" ({record['changes']})" if record["changes"] else ""
     seeds = ", ".join(map(str, record["seeds"]))
     return (
-        f"Size {record['size']}{changes}; seeds {seeds}; {record['runs']} runs, {duration(record['seconds'])} of "
-        f"training; idiolect {made['idiolect']}{from_commit}, torch {made['torch']}."
+        f"Size {record['size']}{changes}; seeds {seeds}; {record['runs']} runs, "
+        f"{duration(record['seconds'])} of training; idiolect {made['idiolect']}{from_commit}, torch {made['torch']}."
     )
 
 
