@@ -17,7 +17,8 @@ RECIPE = """
 paper: apfl
 item: Figure 0
 title: Two methods on three speakers
-settings: {data: vowels, rounds: 4, evaluation: {every: 2}, local_steps: 2, model: linear, batch_size: 8}
+settings: {data: vowels, rounds: 4, evaluation: {every: 2}, local_steps: 2, model: linear, batch_size: 8,
+           engine: {optimise: false}}
 panels:
   slow: {}
   fast: {method.local_steps: 4}
@@ -175,14 +176,10 @@ def test_pages_are_written(found, folder):
 
 
 def test_the_command_line(found, file, folder):
-    result = invoke("reproduce", file, "--out", str(folder / "out"), "--jobs", "1")
-    assert result.exit_code == 0
-    assert "what cannot be" in result.stdout
-    listed = invoke("reproduce", "--list", "--json", "--out", str(folder / "out"))
-    rows = {row["recipe"]: row for row in json.loads(listed.stdout)}
-    assert rows["additive-fig2"]["state"] == "not begun"
-    text = invoke("reproduce", "additive-fig2", "--text")
-    assert "quadratic-line" in text.stdout
+    assert "what cannot be" in invoke("reproduce", file, "--out", folder / "out", "--jobs", 1)
+    rows = json.loads(invoke("reproduce", "--list", "--json", "--out", folder / "out"))
+    assert {row["recipe"]: row["state"] for row in rows}["additive-fig2"] == "not begun"
+    assert "quadratic-line" in invoke("reproduce", "additive-fig2", "--text")
 
 
 @pytest.mark.parametrize(
@@ -197,7 +194,4 @@ def test_the_command_line(found, file, folder):
     ],
 )
 def test_bad_input_gets_one_sentence(arguments, said, tmp_path):
-    result = invoke("reproduce", *arguments, "--out", str(tmp_path))
-    assert result.exit_code == 2
-    assert said in result.stderr
-    assert "Traceback" not in result.stderr
+    assert said in invoke("reproduce", *arguments, "--out", tmp_path, mistake=True)
