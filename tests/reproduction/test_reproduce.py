@@ -162,7 +162,11 @@ def test_other_seeds(file, tmp_path):
 def test_pages_are_written(found, folder):
     out = folder / "out"
     index = (out / "README.md").read_text()
-    assert "[Figure 0](apfl-fig0/README.md)" in index
+    assert "[apfl-fig0](apfl-fig0/README.md)" in index
+    html = (out / "apfl-fig0" / "index.html").read_text()
+    assert "what cannot be" in html
+    assert "https://" not in html.partition("<script>")[0]  # nothing is fetched
+    assert {file.suffix for file in (out / "apfl-fig0").glob("*-round.*")} == {".svg", ".png"}
     page = (out / "apfl-fig0" / "README.md").read_text()
     assert "four rounds" in page
     assert "55.0 %" in page
