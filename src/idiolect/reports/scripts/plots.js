@@ -256,6 +256,7 @@ function intervalsPlot(chart, state, width) {
   const domain = state.zoom.x ?? [low - pad, high + pad];
   const { left, show } = names(chart.rows.map(([name]) => name), width);
   const rows = chart.rows.map(([name, value, from, to], row) => ({
+    name,
     y: row,
     x: within(value, domain),
     value,
@@ -273,6 +274,7 @@ function intervalsPlot(chart, state, width) {
       ...(chart.zero ? [Plot.ruleX([0], { stroke: css("ink") })] : []),
       Plot.ruleY(known.filter((row) => row.from !== null), { y: "y", x1: "from", x2: "to", stroke: "colour", strokeWidth: 2.5, clip: true }),
       Plot.dot(known, { x: "x", y: "y", fill: "colour", r: 5, clip: true }),
+      Plot.dot(known.filter((row) => row.name === picked.client), { x: "x", y: "y", r: 8, stroke: css("ink"), strokeWidth: 2 }),
       tip(known),
     ],
   };
