@@ -36,8 +36,8 @@ def test_joining_helps() -> None:
     assert told == [
         "Joining helps: with pfedkm, the best here, the mean test accuracy is 84.3 % instead of 78.0 % "
         "alone: +6.3 points (95 %: +0.8 to +12.9, more than noise).",
-        "With it 4 of 15 clients gain more than noise, 1 lose (by chance about 0.75 would seem to), and 10 "
-        "cannot be told from no change.",
+        "With it 4 of 15 clients gain more than noise, 1 loses, and 10 cannot be told from no change; by "
+        "chance alone about 0.75 would seem to gain or lose.",
         "Within noise of training alone: apfl +1.0 points.",
         "Worse than alone: one shared model (fedavg) −17.0 points.",
     ]
@@ -59,6 +59,11 @@ def test_it_may_make_no_difference_or_hurt_or_nobody_can_say(
     assert told[0].startswith(words)
     assert ("more than noise)" in told[0]) == (high < 0)
     assert any(line.startswith("With it 4 of 15") for line in told) != math.isnan(low)
+
+
+@pytest.mark.parametrize(("lose", "words"), [(0, ", none loses, "), (1, ", 1 loses, "), (3, ", 3 lose, ")])
+def test_how_many_lose(lose: int, words: str) -> None:
+    assert words in answer(SHARED, model("apfl", 0.02, 0.01, 0.03, lose=lose))[1]
 
 
 def test_what_diverged_is_not_the_answer() -> None:

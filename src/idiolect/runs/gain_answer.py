@@ -61,10 +61,12 @@ def _who(best: Row) -> list[str]:
     """How many clients gain and lose by it."""
     if best["no_interval"] == best["clients"]:
         return []
-    chance = f" (by chance about {best['by_chance']:.2g} would seem to)" if best["by_chance"] else ""
+    chance = best["by_chance"]
+    by_chance = f"; by chance alone about {chance:.2g} would seem to gain or lose" if chance else ""
+    lose = {0: "none loses", 1: "1 loses"}.get(best["lose"], f"{best['lose']} lose")
     return [
-        f"With it {best['gain']} of {best['clients']} clients gain more than noise, {best['lose']} lose"
-        f"{chance}, and {best['within_noise']} cannot be told from no change."
+        f"With it {best['gain']} of {best['clients']} clients gain more than noise, {lose}, and "
+        f"{best['within_noise']} cannot be told from no change{by_chance}."
     ]
 
 
