@@ -9,7 +9,7 @@ from idiolect.quantities import show_ends, show_gain, show_value
 from idiolect.runs.gains import GainTables
 from idiolect.runs.reported import ALONE, CHOSEN, SHARED, TUNED, Model
 
-_PLAIN = {SHARED: "one shared model (fedavg)", TUNED: "the shared model fine-tuned by each client (fedavg)"}
+_PLAIN = {SHARED: "one shared model", TUNED: "the shared model fine-tuned by each client"}
 _MOST_NAMED = 4
 
 Row = dict[Any, Any]
@@ -42,7 +42,8 @@ def _headline(best: Row, label: str, alone: float) -> str:
     metric, low, high = best["metric"], best["low"], best["high"]
     values = (
         f"with {_named(best)}, the best here, the mean {label} is {show_value(best['mean'], metric)} instead "
-        f"of {show_value(alone, metric)} alone: {show_gain(best['mean_gain'], metric)}"
+        f"of {show_value(alone, metric)} alone, a {'gain' if best['mean_gain'] >= 0 else 'loss'} of "
+        f"{show_gain(abs(best['mean_gain']), metric).removeprefix('+')}"
     )
     if math.isnan(low):
         return f"{values[0].upper()}{values[1:]}; nobody can say whether that is more than noise."
@@ -81,7 +82,7 @@ def _others(rest: list[Row]) -> list[str]:
 
 
 def _listed(rows: list[Row]) -> str:
-    names = [f"{_named(row)} {show_gain(row['mean_gain'], row['metric'])}" for row in rows]
+    names = [f"{_named(row)} ({show_gain(row['mean_gain'], row['metric'])})" for row in rows]
     more = len(names) - _MOST_NAMED
     return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
