@@ -154,7 +154,8 @@ function startFigure(figure) {
     place.replaceChildren(plot);
     zoom?.follow(plot, options);
   }
-  document.addEventListener("pick", () => clients.length && draw());
+  const mayHaveClients = clients.length > 0 || chart.kind === "Intervals";
+  document.addEventListener("pick", () => mayHaveClients && draw());
   new ResizeObserver(() => {
     const available = Math.floor(place.clientWidth);
     if (available > 0 && available !== width) {
