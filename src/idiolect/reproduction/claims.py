@@ -4,7 +4,8 @@
     of                  a metric (`accuracy`, `loss`), or a quantity of `quantities.py` (`seconds_per_round`,
                         `diagnostic:labels`); left out: what the runs are reported by
     part, at            of which rows, and at which round: `reported` (chosen on validation rows), `last`,
-                        `best` (the best test round, the field's habit), or a round's number
+                        `best` (the best test round, the field's habit), or a round's number; `newcomers` are
+                        the test rows of clients left out of training, `newcomers-train` those they train on
     higher, than        the first model has the higher value, by more than `margin`; `lower` alike
     rising, falling     models in the order of their values
     equal, within       two or more models differ by no more than `within`
@@ -25,7 +26,7 @@ from idiolect.core.hyper import STRICT
 
 Model = str
 Moment = Literal["reported", "last", "best"] | Annotated[int, Field(ge=0)]
-Part = Literal["train", "validation", "test", "newcomers"]
+Part = Literal["train", "validation", "test", "newcomers", "newcomers-train"]
 
 
 class Comparison(NamedTuple):
