@@ -13,15 +13,16 @@ RECIPE = """
 paper: efl
 item: Figure 0
 title: Two methods on three speakers
-settings: {data: vowels, rounds: 6, evaluation: {every: 2}, local_steps: 2, model: linear, batch_size: 8, lr: 0.1}
+settings:
+  {data: vowels, rounds: 6, evaluation: {every: 2}, local_steps: 2, model: linear, batch_size: 8, lr: 0.1}
 lines:
   FedAvg: {method: fedavg}
   EFL: {method: efl, method.keep: 0.3, method.elasticity: 0.1, method.fisher_every: 1}
 judged: {FedAvg: global}
 sizes: {paper: {seeds: 1}}
 claims:
-  - {says: it is less than half, of: "megabytes_up_of:w:delta", lower: EFL, than: FedAvg, times: 0.5}
-  - {says: it is less than a thousandth, of: "megabytes_up_of:w:delta", lower: EFL, than: FedAvg, times: 0.001}
+  - {says: less than half, of: "megabytes_up_of:w:delta", lower: EFL, than: FedAvg, times: 0.5}
+  - {says: less than a thousandth, of: "megabytes_up_of:w:delta", lower: EFL, than: FedAvg, times: 0.001}
 """
 
 
