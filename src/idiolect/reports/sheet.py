@@ -98,7 +98,7 @@ def save(name: str, draw: Callable[[Sheet], Any], folder: Path) -> dict[str, str
     """Draw on each sheet: SVG for the page, with its variables as colours, and the wide one as a PNG file."""
     folder.mkdir(parents=True, exist_ok=True)
     drawn = {}
-    with _drawing_for(name):
+    with drawing_for(name):
         for sheet in (WIDE, NARROW):
             figure = draw(sheet)
             vector = io.StringIO()
@@ -112,7 +112,9 @@ def save(name: str, draw: Callable[[Sheet], Any], folder: Path) -> dict[str, str
 
 
 @contextmanager
-def _drawing_for(name: str) -> Iterator[None]:
+def drawing_for(name: str) -> Iterator[None]:
+    """The settings of matplotlib for a figure of that name."""
+    """The settings of matplotlib for a figure of that name."""
     from matplotlib import rc_context
 
     ink = LIGHT["ink"]

@@ -7,7 +7,6 @@
 from collections.abc import Callable
 
 import numpy as np
-import pandas as pd
 
 from idiolect.errors import UserError
 from idiolect.reproduction.course import OF_COURSE

@@ -27,6 +27,7 @@ from idiolect.methods.catalogue import find_method
 from idiolect.models import CATALOGUE as MODELS
 from idiolect.participation import Participation
 from idiolect.runs.defaults import defaults_for
+from idiolect.runs.left_out import NewcomerSettings
 from idiolect.runs.rounds import Pace
 from idiolect.runs.settings import NAMED_SECTIONS, SHORTCUTS, Settings, merge, write_settings
 from idiolect.runs.signatures import build, check_arguments, dump, fields_of, require_known, spelled_out
@@ -83,8 +84,8 @@ class CheckpointSettings:
     every: WholeNumber = Field(default=10, ge=1, description="rounds from one checkpoint to the next")
     states: bool = Field(
         default=True,
-        description="whether states are saved at all; if not, a run that was stopped starts anew, and there are "
-        "no models to export",
+        description="whether states are saved at all; if not, a run that was stopped starts anew, and there "
+        "are no models to export",
     )
 
 
@@ -125,6 +126,9 @@ class RunConfig:
     )
     threads: Annotated[WholeNumber, Field(ge=1)] | None = Field(
         default=None, description="of the processor, which sums can depend on; None: as many as torch has"
+    )
+    newcomers: NewcomerSettings = Field(
+        default_factory=NewcomerSettings, description="who is left out of training and comes after it"
     )
     evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings)
     checkpoint: CheckpointSettings = Field(default_factory=CheckpointSettings)
@@ -214,6 +218,8 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
     config = build(RunConfig, _with_sections(settings), "")
     config.codec.wrap(build_method(config.method))  # says whether the codec suits the method
     config.participation.check_plan()
+    if config.newcomers.clients is not None and not config.checkpoint.states:
+        raise UserError("newcomers.clients needs checkpoint.states=true: newcomers start from saved states")
     all_named(config.evaluation.metrics, config.evaluation.metric)  # says whether there are such
     return replace(
         config,
@@ -264,6 +270,7 @@ def _with_sections(settings: Settings) -> Settings:
     sections = {
         "participation": Participation,
         "codec": CodecConfig,
+        "newcomers": NewcomerSettings,
         "evaluation": EvaluationSettings,
         "checkpoint": CheckpointSettings,
     }
