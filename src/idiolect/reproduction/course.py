@@ -17,7 +17,7 @@ import pandas as pd
 
 from idiolect.errors import UserError
 from idiolect.evaluation.summary import means, reported_part
-from idiolect.reports.evidence import BITS_PER_MEGABYTE
+from idiolect.reports.averages import BITS_PER_MEGABYTE
 from idiolect.runs.folder import RunFolder
 
 
