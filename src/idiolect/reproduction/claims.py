@@ -7,6 +7,7 @@
                         `best` (the best test round, the field's habit), or a round's number; `newcomers` are
                         the test rows of clients left out of training, `newcomers-train` those they train on
     higher, than        the first model has the higher value, by more than `margin`; `lower` alike
+    times               the second model's value is multiplied by it first: half as much is `times: 0.5`
     rising, falling     models in the order of their values
     equal, within       two or more models differ by no more than `within`
     near                with `model`: its value is a number, or its values are numbers, up to `within`
@@ -55,6 +56,7 @@ class Claim:
     model: Model | None = None
     near: float | tuple[float, ...] | None = None
     margin: float = 0.0
+    times: float = 1.0
     within: float | None = None
     panels: tuple[str, ...] | None = None
 

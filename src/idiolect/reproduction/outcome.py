@@ -80,7 +80,9 @@ class Outcome:
         return {place: self.plan.chosen(place) for place in self.plan.trials}
 
     def kind_of(self, place: Place) -> PredictorKind | None:
-        """The kind of model that a line's method is judged by."""
+        """The kind of model that a line is about: the recipe says it, or its method."""
+        if place.line in self.recipe.judged:
+            return self.recipe.judged[place.line]
         for run in self.runs[place].values():
             return summary_of(run.path)["judged_by"]
         return None
@@ -141,7 +143,7 @@ class Outcome:
         values = self.values(model, at_first, claim.of, claim.part, claim.at)
         if isinstance(second, str):
             other, at_second = _split(second, panel)
-            others = self.values(other, at_second, claim.of, claim.part, claim.at)
+            others = claim.times * self.values(other, at_second, claim.of, claim.part, claim.at)
             same = at_first == at_second and values.index.equals(others.index)
             return paired_difference(values, others) if same else apart_difference(values, others)
         targets = np.atleast_1d(np.asarray(second, dtype=float))

@@ -1,6 +1,7 @@
 """What can be measured of a run besides its metrics: a number, one for each client, or a sequence.
 
-`diagnostic:NAME` is what a method tells of itself, at the round that is asked for.
+`diagnostic:NAME` is what a method tells of itself, at the round that is asked for. How a run went is in
+`course.py`.
 """
 
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from idiolect.errors import UserError
+from idiolect.reproduction.course import OF_COURSE
 from idiolect.runs.folder import RunFolder
 
 Measured = "float | np.ndarray | pd.Series[float]"
@@ -38,11 +40,14 @@ DIAGNOSTIC = "diagnostic:"
 
 def is_quantity(name: str) -> bool:
     """Whether something is measured of a run, and not of its models."""
-    return name in QUANTITIES or name.startswith(DIAGNOSTIC)
+    return name in QUANTITIES or name.startswith(DIAGNOSTIC) or name.partition(":")[0] in OF_COURSE
 
 
 def measure(run: RunFolder, name: str, at: int | str) -> np.ndarray:
     """A quantity as an array; most have one number."""
+    kind, _, of = name.partition(":")
+    if kind in OF_COURSE:
+        return np.array([OF_COURSE[kind](run, *of.split(":"))])
     if not name.startswith(DIAGNOSTIC):
         return np.array([QUANTITIES[name](run)])
     return diagnostic(run, name.removeprefix(DIAGNOSTIC), at)
