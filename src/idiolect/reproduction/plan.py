@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+from idiolect.core.method import PredictorKind
 from idiolect.errors import UserError
 from idiolect.reproduction.recipe import Recipe, Size, SizeName
 from idiolect.runs.config import RunConfig, resolve
@@ -87,7 +88,8 @@ class Plan:
     def chosen(self, place: Place) -> Settings:
         """The tried settings with the best validation value; among equals the first."""
         tried = self.trials.get(self._tuned_at(place), [])
-        scores = [score_of(config) for _, config in tried]
+        kind = self.recipe.judged.get(place.line)
+        scores = [score_of(config, kind) for _, config in tried]
         if not tried:
             return {}
         if all(score is None for score in scores):
@@ -113,12 +115,15 @@ class Plan:
         return replace(config, out=str(self.root / "runs" / _folder_name(config)))
 
 
-def score_of(config: RunConfig) -> float | None:
-    """The validation value of what a finished run is judged by, larger ones being better; None: it failed."""
+def score_of(config: RunConfig, kind: PredictorKind | None = None) -> float | None:
+    """The validation value of a kind of model in a finished run, larger ones being better; None: it failed.
+
+    kind: None stands for the one that the method is judged by.
+    """
     if not (config.folder / "summary.json").is_file():
         return None
     summary = RunFolder(config.folder).summary()
-    value = float(summary["kinds"][summary["judged_by"]]["validation"])
+    value = float(summary["kinds"][kind or summary["judged_by"]]["validation"])
     better = value if summary["higher_is_better"] else -value
     return better if better == better else float("-inf")
 

@@ -1,6 +1,7 @@
 """What can be measured of a run besides its metrics: a number, one for each client, or a sequence.
 
-`diagnostic:NAME` is what a method tells of itself, at the round that is asked for.
+`diagnostic:NAME` is what a method tells of itself, at the round that is asked for; `path:NAME` all of it, one
+round after the other; `mean:NAME` its mean over all rounds.
 """
 
 from collections.abc import Callable
@@ -34,27 +35,33 @@ def megabytes_up(run: RunFolder) -> float:
 QUANTITIES: dict[str, Callable[[RunFolder], float]] = {
     function.__name__: function for function in (seconds_per_round, megabytes, megabytes_up)
 }
-DIAGNOSTIC = "diagnostic:"
+DIAGNOSTIC, PATH, MEAN = "diagnostic:", "path:", "mean:"
 
 
 def is_quantity(name: str) -> bool:
     """Whether something is measured of a run, and not of its models."""
-    return name in QUANTITIES or name.startswith(DIAGNOSTIC)
+    return name in QUANTITIES or name.startswith((DIAGNOSTIC, PATH, MEAN))
 
 
 def measure(run: RunFolder, name: str, at: int | str) -> np.ndarray:
     """A quantity as an array; most have one number."""
-    if not name.startswith(DIAGNOSTIC):
+    if name in QUANTITIES:
         return np.array([QUANTITIES[name](run)])
-    return diagnostic(run, name.removeprefix(DIAGNOSTIC), at)
+    way, _, told = name.partition(":")
+    known = _told(run, told)
+    if way == "mean":
+        return np.array([known["value"].mean()])
+    if way == "path":
+        return known.sort_values(["round", "index"])["value"].to_numpy()
+    number = at if isinstance(at, int) else int(known["round"].max())
+    return known[known["round"] == number].sort_values("index")["value"].to_numpy()
 
 
-def diagnostic(run: RunFolder, name: str, at: int | str) -> np.ndarray:
-    """What a method told at a round, the last one unless it is a number."""
+def _told(run: RunFolder, name: str) -> pd.DataFrame:
+    """All that a method told under a name."""
     table = run.diagnostics()
     known = table[table["name"] == name]
     if known.empty:
         names = ", ".join(dict.fromkeys(table["name"])) or "nothing"
         raise UserError(f"the run {str(run.path)!r} tells nothing called {name!r}; it tells {names}")
-    number = at if isinstance(at, int) else int(known["round"].max())
-    return known[known["round"] == number].sort_values("index")["value"].to_numpy()
+    return known

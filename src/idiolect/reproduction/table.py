@@ -18,6 +18,7 @@ import pandas as pd
 from idiolect.errors import UserError
 from idiolect.reproduction.claims import Moment, Part
 from idiolect.reproduction.outcome import Outcome, summary_of
+from idiolect.reproduction.plan import Place
 from idiolect.reproduction.quantities import megabytes
 from idiolect.reproduction.recipe import Numbers
 from idiolect.reproduction.verdicts import paired_difference
@@ -59,7 +60,7 @@ def _row(outcome: Outcome, panel: str, line: str, kind: str) -> dict[str, Any]:
         "line": line,
         "kind": kind,
         "model": model,
-        "judged": summaries[0]["judged_by"] == kind,
+        "judged": outcome.kind_of(Place(panel, line)) == kind,
         "metric": outcome.metric,
         "reported": mean,
         "low": low,
