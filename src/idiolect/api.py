@@ -51,7 +51,7 @@ from idiolect.runs.programs import export_program
 from idiolect.runs.reported import CHOSEN
 from idiolect.runs.rounds import play_rounds
 from idiolect.runs.settings import Source, read_settings
-from idiolect.runs.setup import build_simulation, load_federation
+from idiolect.runs.setup import build_simulation, load_parties
 from idiolect.runs.signatures import build
 from idiolect.store.files import write_bytes
 from idiolect.tuning.budget import read_budget
@@ -89,14 +89,14 @@ def train(
     config = resolve(chosen)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    federation = load_federation(config)
+    federation, newcomers = load_parties(config)
     config, _ = decide(config, federation)
     simulation = build_simulation(config, federation)
     measures = config.evaluation.measures(federation)
     memory = Memory()
     choose = config.evaluation.choose
     broke_off = play_rounds(simulation, config.pace, measures, memory, choice=choose)
-    return Result(simulation, memory, measures, choose, broke_off)
+    return Result(simulation, memory, measures, choose, broke_off, newcomers, config.newcomers.steps)
 
 
 def run(*sources: Source, watch: Watch = nobody, **settings: Any) -> RunFolder:

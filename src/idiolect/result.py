@@ -6,15 +6,18 @@ from contextlib import contextmanager
 import pandas as pd
 import torch
 
-from idiolect.core.exchange import ClientState, ServerState
+from idiolect.core.exchange import ClientState, LocalWork, ServerState
+from idiolect.data.federation import Federation
 from idiolect.engines.compiler.doubt import Doubt
 from idiolect.evaluation.metrics import Measures
 from idiolect.evaluation.summary import Choice, client_values
-from idiolect.runs.client_model import ClientModels, thresholds_of
+from idiolect.runs.client_model import ClientModels
 from idiolect.runs.folder import client_table
+from idiolect.runs.newcomers import COLUMNS as NEWCOMER_COLUMNS
+from idiolect.runs.newcomers import meet_newcomers
 from idiolect.runs.notes import run_notes
 from idiolect.runs.records import TABLES, TableName, join
-from idiolect.runs.run_summary import summarise_run
+from idiolect.runs.run_summary import summarise_run, thresholds_of
 from idiolect.simulation import Simulation
 
 
@@ -32,6 +35,8 @@ class Result(ClientModels):
         measures: Measures,
         choose: Choice,
         broke_off: str | None = None,
+        newcomers: Federation | None = None,
+        newcomer_steps: LocalWork | None = None,
     ) -> None:
         super().__init__(simulation)
         self.metrics = memory.metrics()
@@ -47,6 +52,11 @@ class Result(ClientModels):
         self.thresholds = thresholds_of(self._summary)
         self._memory = memory
         self._stands_at = -1  # a training that broke off is in the middle of a round
+        self.newcomers = pd.DataFrame(columns=list(NEWCOMER_COLUMNS))
+        if newcomers is not None:
+            self.newcomers = meet_newcomers(
+                simulation, newcomers, newcomer_steps, self._summary, measures, self._stand_at
+            )
         self._go_to(None)
 
     @property
@@ -91,7 +101,9 @@ class Result(ClientModels):
 
     def _go_to(self, kind: str | None) -> None:
         kinds = self._summary["kinds"]
-        number: int = kinds[kind if kind in kinds else self._summary["judged_by"]]["round"]
+        self._stand_at(kinds[kind if kind in kinds else self._summary["judged_by"]]["round"])
+
+    def _stand_at(self, number: int) -> None:
         if number != self._stands_at:
             self._memory.go_to(self.simulation, number)
             self._stands_at = number

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from idiolect.core import tree
 from idiolect.core.around import MethodAround
-from idiolect.core.exchange import ClientState, Message, ServerState, Site
+from idiolect.core.exchange import ClientState, LocalWork, Message, ServerState, Site
 from idiolect.core.method import Method, PredictorKind
 from idiolect.core.objective import Predictor
 from idiolect.data.federation import Federation, Rows
@@ -106,11 +106,17 @@ class Simulation:
         return self._ids(None)
 
     def newcomers(
-        self, federation: Federation, *, steps: int | None = None, round_number: int | None = None
+        self,
+        federation: Federation,
+        *,
+        steps: LocalWork | None = None,
+        round_number: int | None = None,
+        trained: bool = True,
     ) -> "Simulation":
         """Clients that were not there in training, after what the method has for them; this one stays.
 
         `steps` replaces the local steps that they take, and `round_number` the round whose batches they see.
+        If they are not to be `trained`, they are as they arrive.
         """
         setting = self.engine.setting
         method, server = self.method.newcomer(self.server)
@@ -119,7 +125,20 @@ class Simulation:
         round_steps = max((setting.clock_steps(exchange) for exchange in exchanges), default=None)
         if steps is not None and exchanges:
             method = _with_steps(method, steps)
-        simulation = Simulation(
+        simulation = self.with_others(method, federation, round_steps)
+        simulation.server = simulation.engine.setting.founding = server
+        simulation.round = self.round if round_number is None else round_number
+        cohort = simulation.plan.cohort(setting.seed, simulation.round, federation.train.sizes)
+        for exchange in simulation.method.exchanges(server) if trained else ():
+            simulation.engine.carry_out(exchange, server, cohort, simulation.round)
+        return simulation
+
+    def with_others(
+        self, method: Method, federation: Federation, round_steps: int | None = None
+    ) -> "Simulation":
+        """Another method on other clients, before its first round; first model, seed and engine are these."""
+        setting = self.engine.setting
+        return Simulation(
             method,
             setting.objective.module,
             federation,
@@ -131,12 +150,6 @@ class Simulation:
             engine=self._engine_choice,
             round_steps=round_steps,
         )
-        simulation.server = simulation.engine.setting.founding = server
-        simulation.round = self.round if round_number is None else round_number
-        cohort = simulation.plan.cohort(setting.seed, simulation.round, federation.train.sizes)
-        for exchange in simulation.method.exchanges(server):
-            simulation.engine.carry_out(exchange, server, cohort, simulation.round)
-        return simulation
 
     def clients(self, ids: Tensor | None = None) -> ClientState:
         """The stacked states of some clients, or of all."""
@@ -185,7 +198,7 @@ class Simulation:
         return torch.arange(len(self.federation)) if ids is None else ids
 
 
-def _with_steps(method: Method, steps: int) -> Method:
+def _with_steps(method: Method, steps: LocalWork) -> Method:
     """The method with other local steps, also where something stands around it."""
     if isinstance(method, MethodAround):
         return replace(method, method=_with_steps(method.method, steps))  # type: ignore[type-var]

@@ -61,6 +61,26 @@ def run(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
         pd.testing.assert_frame_equal(again.traffic(), finished.traffic())
 
 
+def run_with_newcomers(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
+    """Who is left out gets what `personalize` gives to somebody from outside.
+
+    A method without an exchange for newcomers leaves them as they arrive.
+    """
+    finished = runs.of(kind, *codec, "newcomers.clients=[south]")
+    assert set(finished.metrics().client) == set(SITES) - {"south"}
+    met = finished.newcomers().set_index(["kind", "part", "metric"])
+    assert set(met.client) == {"south"}
+    assert set(met.index.get_level_values("kind")) == {*kind.kinds, "alone"}
+    assert np.isfinite(met["value"]).all()
+    before, after = (met[met.stage == stage]["value"] for stage in ("before", "after"))
+    outside = idiolect.personalize(finished, data=table(["south"])).metrics
+    expected = outside.set_index(["kind", "part", "metric"])["value"]
+    assert np.allclose(after[expected.index], expected, rtol=1e-9, atol=1e-12)
+    simulation = reported_simulation(finished)
+    method, server = simulation.method.newcomer(simulation.server)
+    assert bool(method.exchanges(server)) == any(after[expected.index] != before[expected.index])
+
+
 class Killed(BaseException):
     """Nothing catches it, as nothing catches a kill."""
 
@@ -293,6 +313,7 @@ def serve(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
 # The first word is the command of the command line.
 COMMANDS: dict[str, Check] = {
     "run": run,
+    "run with newcomers": run_with_newcomers,
     "resume from memory": resume("memory"),
     "resume from disk": resume("disk"),
     "export a folder": export_folder,
@@ -310,6 +331,7 @@ COMMANDS: dict[str, Check] = {
 # Left out with codecs: what sees only an exported model or finished tables, what plays as a run does; and one
 # of the stores suffices.
 SAME_WITH_CODECS = {
+    "run with newcomers",
     "predict",
     "show",
     "compare",

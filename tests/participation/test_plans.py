@@ -10,10 +10,13 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
+import idiolect
 from idiolect.core import tree
 from idiolect.core.cohort import Cohort, Population
 from idiolect.core.method import Method
 from idiolect.core.schedule import Constant
+from idiolect.core.task import Task
+from idiolect.data.federation import Federation, Rows, upper_class_shares
 from idiolect.errors import UserError
 from idiolect.methods.efl import EFL
 from idiolect.methods.fedavg import FedAvg
@@ -134,6 +137,55 @@ def test_speed_belongs_to_the_client_and_size_to_its_rows():
     )
     torch.testing.assert_close(large_slow, (median / SIZES).double().clamp(max=1))
     torch.testing.assert_close(small_slow, (SIZES / median).sqrt().double().clamp(max=1))
+
+
+@pytest.mark.parametrize(("share", "slow"), [(0.5, [0, 2, 4, 5, 6, 7]), (0.25, [0, 2, 4]), (0.0, [])])
+def test_who_has_most_of_the_upper_classes_is_slow(share, slow):
+    """Of twelve; clients 1, 3, 5, 6 and 7 have the same share, and the later ones are slow first."""
+    upper = torch.tensor([0.9, 0.3, 1.0, 0.3, 0.8, 0.3, 0.3, 0.3, 0.0, 0.1, 0.2, 0.25], dtype=torch.float64)
+    section = {"work": {"law": "classes", "slow": 0.2, "share": share}, "rate": 0.5}
+    bound = READ(section).bind(NAMES, upper)
+    expected = torch.ones(12, dtype=torch.float64)
+    expected[slow] = 0.2
+    for number in range(4):
+        cohort = bound.cohort(3, number, SIZES)
+        assert torch.equal(cohort.work, expected[cohort.ids])
+
+
+def test_the_upper_half_of_the_classes():
+    """Of three classes the upper half is the last one, of two the second."""
+    rows = Rows.of_clients([torch.tensor([0, 1, 2, 3]), torch.tensor([4]), torch.tensor([5, 6, 7])])
+    nobody = Rows.of_clients([torch.tensor([], dtype=torch.int64)] * 3)
+
+    def shares(task: Task, targets: list[float]) -> list[float] | None:
+        values = torch.tensor(targets)
+        data = Federation(torch.zeros(8, 1), values, task, ("a", "b", "c"), rows, nobody, nobody)
+        found = upper_class_shares(data)
+        return None if found is None else found.tolist()
+
+    assert shares(Task("multiclass", 3), [0, 1, 2, 2, 1, 2, 2, 0]) == pytest.approx([0.5, 0.0, 2 / 3])
+    assert shares(Task("multiclass", 4), [0, 1, 2, 3, 2, 0, 1, 3]) == pytest.approx([0.5, 1.0, 1 / 3])
+    assert shares(Task("binary", 1), [0, 1, 1, 1, 0, 1, 0, 0]) == pytest.approx([0.75, 0.0, 1 / 3])
+    assert shares(Task("regression", 1), [0.0] * 8) is None
+
+
+def test_slow_clients_of_a_run_are_those_of_the_study_of_efl():
+    """Half of the clients, by the share of rows that show one of the upper five of ten classes."""
+    data = {
+        "name": "image-like",
+        "clients": 9,
+        "samples_per_class": 60,
+        "partition": "classes",
+        "per_client": 2,
+    }
+    work = {"law": "classes", "slow": 0.4}
+    result = idiolect.train("local", data, rounds=1, local_steps=5, participation={"work": work})
+    federation = result.simulation.federation
+    upper = [float((federation.targets[federation.train.of(k)] >= 5).double().mean()) for k in range(9)]
+    slow = sorted(range(9), key=lambda k: upper[k])[9 // 2 :]
+    cohort = result.simulation.plan.cohort(0, 0, federation.train.sizes)
+    assert [k for k in range(9) if cohort.work[k] < 1] == sorted(slow)
+    assert set(cohort.work.tolist()) == {0.4, 1.0}
 
 
 def test_own_work_comes_before_the_law():

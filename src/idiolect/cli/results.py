@@ -9,7 +9,6 @@ import typer
 from idiolect.cli.console import print_json, print_table
 from idiolect.cli.tuning_table import print_tuning
 from idiolect.quantities import amount, show_value
-from idiolect.runs.client_model import thresholds_of
 from idiolect.runs.comparison import Comparison, Failure
 from idiolect.runs.config import build_method
 from idiolect.runs.folder import RunFolder
@@ -22,7 +21,9 @@ from idiolect.runs.gain_words import (
     unit,
     what_noise_is,
 )
+from idiolect.runs.newcomers import newcomer_sentence
 from idiolect.runs.notes import comparison_notes, mark, run_notes
+from idiolect.runs.run_summary import thresholds_of
 from idiolect.runs.tabulation import model_name
 from idiolect.tuning.tuning import Tuning
 
@@ -56,6 +57,8 @@ def print_run(run: RunFolder, *, clients: bool, json: bool) -> None:
         typer.echo(f"the second class is decided from these probabilities on: {listed}")
     if clients:
         _print_clients(run.client_values(), part, metric)
+    if sentence := newcomer_sentence(config.method_name, [summary]):
+        typer.echo(sentence)
     for note in notes:
         typer.echo(note)
     typer.echo(f"traffic: {amount(summary['up_bits'])} up, {amount(summary['down_bits'])} down")
@@ -88,6 +91,7 @@ def print_comparison(comparison: Comparison, *, clients: bool, json: bool) -> No
             "gains": comparison.gains().to_dict(orient="records"),
             "gain_summary": comparison.gain_summary().to_dict(orient="records"),
             "choices": comparison.choices().to_dict(orient="records"),
+            "newcomers": _newcomer_records(comparison),
         }
         print_json({**content, "clients": _records(comparison.client_values())})
         return
@@ -107,12 +111,29 @@ def print_comparison(comparison: Comparison, *, clients: bool, json: bool) -> No
     if clients:
         _print_clients(comparison.client_values(), part, metric)
     _print_gains(comparison, clients=clients)
+    for sentence in _newcomer_sentences(comparison):
+        typer.echo(sentence)
     for note in [*notes, *(f"{_whose(failure)}: failed: {failure.reason}" for failure in failures)]:
         typer.echo(note)
     if failures:
         typer.echo(f"{len(failures)} run(s) failed; try them again with `idiolect resume {comparison.path}`")
     _print_notes(comparison.runs[0])
     typer.echo(f"runs: {comparison.path}")
+
+
+def _newcomer_records(comparison: Comparison) -> list[dict[str, Any]]:
+    """A record for each run that left clients out."""
+    told = ((run.config, run.summary().get("newcomers")) for run in comparison.runs)
+    return [{"method": c.method_name, "seed": c.seed, **numbers} for c, numbers in told if numbers]
+
+
+def _newcomer_sentences(comparison: Comparison) -> list[str]:
+    """One for each method whose runs left clients out."""
+    by_method: dict[str, list[dict[str, Any]]] = {}
+    for run in comparison.runs:
+        by_method.setdefault(run.config.method_name, []).append(run.summary())
+    sentences = (newcomer_sentence(method, summaries) for method, summaries in by_method.items())
+    return [sentence for sentence in sentences if sentence]
 
 
 def clients_with_rows(run: RunFolder) -> int:

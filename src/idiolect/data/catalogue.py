@@ -62,6 +62,7 @@ def load(
     seed: int = 0,
     data_dir: str | Path | None = None,
     class_weights: ClassWeights | None = None,
+    left_out: Sequence[str] = (),
     **options: Any,
 ) -> Federation:
     """A federation by the name of a data set, from a user's own table or folder, or from a user's own loader.
@@ -71,33 +72,33 @@ def load(
     ...), a folder in PFLlib's layout (train/N.npz, test/N.npz), or LEAF's JSON (a file or a folder).
 
     An own loader is a function that returns a federation, by import path `package.module:loader` or an entry
-    point; it gets `seed` and `data_dir` if it has such parameters. Options are checked against the loader's
-    signature.
+    point; it gets `seed`, `data_dir` and `left_out` if it has such parameters. Options are checked against
+    the loader's signature.
 
     class_weights: "balanced" or a weight for each class, in the training loss; see `with_class_weights`.
+    left_out: clients whose rows have no part in statistics, such as means and scales of a table's columns.
 
     >>> federation = load("vowels", seed=0)
     >>> len(federation), federation.task.kind, federation.train.sizes[:3].tolist()
     (15, 'multiclass', [22, 22, 22])
     """
-    return with_class_weights(_load(source, options, seed, data_dir), class_weights)
+    provided = {"seed": seed, "data_dir": data_dir, "left_out": left_out}
+    return with_class_weights(_load(source, options, provided), class_weights, left_out)
 
 
-def _load(
-    source: str | Path | pd.DataFrame, options: dict[str, Any], seed: int, data_dir: str | Path | None
-) -> Federation:
+def _load(source: str | Path | pd.DataFrame, options: dict[str, Any], provided: dict[str, Any]) -> Federation:
     if isinstance(source, pd.DataFrame):
-        return _load_table(source, "frame", options, seed)
+        return _load_table(source, "frame", options, provided)
     label = str(source)
     path = Path(source)
     if is_name(label):
-        return _call(CATALOGUE.find(label), label, (), options, seed=seed, data_dir=data_dir)
+        return _call(CATALOGUE.find(label), label, (), options, provided)
     if path.is_dir():
-        return _load_folder(path, options, seed)
+        return _load_folder(path, options, provided)
     if path.name.lower().endswith(".json") and path.is_file():
-        return _call(leaf, label, (path,), options, seed=seed)
+        return _call(leaf, label, (path,), options, provided)
     if path.name.lower().endswith(TABLE_SUFFIXES) or path.is_file():
-        return _load_table(path, label, options, seed)
+        return _load_table(path, label, options, provided)
     raise CATALOGUE.unknown(label)
 
 
@@ -136,12 +137,12 @@ def _targets_of(federation: Federation, client: int) -> torch.Tensor:
     return federation.preprocessing.restore_target(own.double())
 
 
-def _load_folder(path: Path, options: dict[str, Any], seed: int) -> Federation:
+def _load_folder(path: Path, options: dict[str, Any], provided: dict[str, Any]) -> Federation:
     label = str(path)
     if any((path / "train").glob("*.npz")):
-        return _call(pfllib, label, (path,), options, seed=seed)
+        return _call(pfllib, label, (path,), options, provided)
     if any(path.glob("*.json")) or any((path / "train").glob("*.json")):
-        return _call(leaf, label, (path,), options, seed=seed)
+        return _call(leaf, label, (path,), options, provided)
     if not table_files(path):
         raise UserError(
             f"the folder {label!r} holds no data that is known: neither {', '.join(TABLE_SUFFIXES)} files, "
@@ -149,25 +150,25 @@ def _load_folder(path: Path, options: dict[str, Any], seed: int) -> Federation:
         )
     if "client" in options:
         raise UserError("client must be left out for a folder with one file for each client")
-    return _load_table(path, label, options, seed, required=("target",))
+    return _load_table(path, label, options, provided, required=("target",))
 
 
 def _load_table(
     source: Path | pd.DataFrame,
     label: str,
     options: dict[str, Any],
-    seed: int,
+    provided: dict[str, Any],
     required: Sequence[str] = ("client", "target"),
 ) -> Federation:
     if isinstance(source, Path) and not source.exists():
         raise UserError(f"there is no file {label!r}")
-    check_options(from_table, options, f"data {label!r}", given=("seed",), sources=1)
+    check_options(from_table, options, f"data {label!r}", given=provided, sources=1)
     for name in required:
         if name not in options:
             raise UserError(
                 f"data {label!r} needs the option {name!r}: the {name} column, as data.{name}=COLUMN"
             )
-    return _call(from_table, label, (source,), options, seed=seed)
+    return _call(from_table, label, (source,), options, provided)
 
 
 def _call(
@@ -175,7 +176,7 @@ def _call(
     label: str,
     source: tuple[Any, ...],
     options: dict[str, Any],
-    **provided: Any,
+    provided: dict[str, Any],
 ) -> Federation:
     """Call a loader with options of the right types, or say which one is wrong."""
     # protected_namespaces: an option may begin with "model_"

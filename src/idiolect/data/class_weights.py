@@ -18,11 +18,13 @@ BALANCED = "balanced"
 _READ_AS = {"true": ("yes", "true", "on", "y"), "false": ("no", "false", "off", "n")}
 
 
-def with_class_weights(federation: Federation, chosen: ClassWeights | None) -> Federation:
+def with_class_weights(
+    federation: Federation, chosen: ClassWeights | None, left_out: Sequence[str] = ()
+) -> Federation:
     """The federation whose task weighs classes in the training loss; metrics but `loss` are as before.
 
     "balanced": n / (k n_c), as in scikit-learn, where n_c of all clients' n training rows are of class c and
-    k classes occur among them.
+    k classes occur among them. Rows of clients that are `left_out` do not count.
     """
     if chosen is None:
         return federation
@@ -30,7 +32,8 @@ def with_class_weights(federation: Federation, chosen: ClassWeights | None) -> F
         raise UserError(f"class_weights={chosen} is not possible: a regression has no classes")
     classes = federation.task.classes
     names = federation.class_names or tuple(str(number) for number in range(classes))
-    counts = torch.bincount(federation.targets[federation.train.index], minlength=classes)
+    counted = [federation.train.of(i) for i, name in enumerate(federation.names) if name not in left_out]
+    counts = torch.bincount(federation.targets[torch.cat(counted)], minlength=classes)
     weights = balanced(counts.tolist()) if chosen == BALANCED else weights_by_name(chosen, names)
     listed = ", ".join(f"{name} {weight:.4g}" for name, weight in zip(names, weights, strict=True))
     return replace(

@@ -76,3 +76,17 @@ class Federation:
             test=pick(self.test),
             groups=None if self.groups is None else self.groups[torch.as_tensor(clients)],
         )
+
+
+def upper_class_shares(federation: Federation) -> Tensor | None:
+    """The share of each client's training rows that are of the upper half of the classes, float64[clients].
+
+    Of an odd number of classes the middle one is in the lower half. None in a regression.
+    """
+    classes, train = federation.task.classes, federation.train
+    if not classes:
+        return None
+    is_upper = (2 * federation.targets >= classes).to(torch.float64)
+    upper = is_upper.reshape(len(is_upper), -1).mean(1)[train.index]  # of a text: of its characters
+    owners = torch.arange(len(federation)).repeat_interleave(train.sizes)
+    return torch.zeros(len(federation), dtype=torch.float64).index_add_(0, owners, upper) / train.sizes

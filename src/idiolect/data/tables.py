@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from torch import Tensor
 
 from idiolect.data.class_weights import ClassWeights, with_class_weights
@@ -47,6 +48,7 @@ def from_table(
     decimal: str = "auto",
     encoding: str = "auto",
     missing_values: Names = ("?",),
+    left_out: Sequence[str] = (),
 ) -> Federation:
     """A federation from a table whose column `client` says whose row it is, or from a folder of tables.
 
@@ -63,6 +65,7 @@ def from_table(
     minimum_rows, too_few, shuffle: see `split_clients`.
     class_weights: see `with_class_weights`.
     separator, decimal, encoding, missing_values: see `Reading`.
+    left_out: clients whose rows have no part in means, scales, categories and class weights.
     """
     reading = Reading(separator, decimal, encoding, names(missing_values))
     table, client = _read(source, client, reading)
@@ -73,11 +76,11 @@ def from_table(
     table.require_clear([client, target, *features])
     frame, notes = without_missing_targets(frame, target, missing)
     _check_target(frame[target], task, table.missing_values)
-    features, left_out = _without_useless(
+    features, useless = _without_useless(
         frame, features, chosen["keep"], chosen["categories"], table.missing_values
     )
     targets = encode_targets(frame[target], task)
-    notes = [*table.notes, *left_out, *notes, targets.note]
+    notes = [*table.notes, *useless, *notes, targets.note]
 
     clients, rows = by_id(client_ids(frame[client]))
     split = split_clients(
@@ -93,7 +96,8 @@ def from_table(
         notes.append(f"clients dropped for too few rows: {listed(dropped)}")
     clients = [clients[i] for i in split.kept]
 
-    training = frame.iloc[split.train.index.numpy()]
+    fitted_on = [split.train.of(place) for place, name in enumerate(clients) if name not in left_out]
+    training = frame.iloc[torch.cat(fitted_on).numpy()]
     mean, deviation = 0.0, 1.0
     if targets.task.is_classification:
         notes += one_class_notes(targets.values, split.train, clients)
@@ -126,7 +130,7 @@ def from_table(
         notes=tuple(notes),
         preprocessing=preprocessing,
     )
-    return with_class_weights(federation, class_weights)
+    return with_class_weights(federation, class_weights, left_out)
 
 
 def from_frame(frame: pd.DataFrame, *, client: str, target: str, seed: int = 0, **options: Any) -> Federation:

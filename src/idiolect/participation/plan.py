@@ -28,7 +28,7 @@ from idiolect.core.hyper import STRICT
 from idiolect.core.schedule import PlainSchedule, Restart
 from idiolect.errors import UserError
 from idiolect.participation.sampling import Plan, Proportional, Sampler, Uniform
-from idiolect.participation.work import Fixed, Fraction, WorkLaw, client_number
+from idiolect.participation.work import ByClasses, Fixed, Fraction, SettledLaw, WorkLaw, client_number
 from idiolect.plugins import Catalogue, Named, call, check_options, chosen, kind_of
 
 CATALOGUE: Catalogue[Callable[..., Plan]] = Catalogue(
@@ -92,11 +92,18 @@ class Participation:
             name, options = chosen(self.plan)
             check_options(_find_plan(name), options, f"plan {name!r}", given=("names",))
 
-    def bind(self, names: tuple[str, ...]) -> Plan:
-        """The plan for a federation with these clients."""
-        return self._rounds(names) if self.plan is None else _own_plan(*chosen(self.plan), names)
+    def bind(self, names: tuple[str, ...], upper_shares: Tensor | None = None) -> Plan:
+        """The plan for a federation with these clients.
 
-    def _rounds(self, names: tuple[str, ...]) -> "RoundPlan":
+        upper_shares: of each client's training rows, how many are of the upper half of the classes; None
+            where there are no classes, or nobody here sees the rows.
+        """
+        if self.plan is not None:
+            return _own_plan(*chosen(self.plan), names)
+        law = self.work.settled(upper_shares) if isinstance(self.work, ByClasses) else self.work
+        return self._rounds(names, law)
+
+    def _rounds(self, names: tuple[str, ...], law: SettledLaw) -> "RoundPlan":
         joins = torch.zeros(len(names), dtype=torch.int64)
         leaves = torch.full((len(names),), NEVER)
         own_work = torch.full((len(names),), torch.nan, dtype=torch.float64)
@@ -107,11 +114,16 @@ class Participation:
             own_work[number] = torch.nan if entry.work is None else entry.work
         sampler = (Uniform if self.sampling == "uniform" else Proportional)(self.rate, self.count)
         disturbances = (
-            PartialWork(self.work, own_work, names),
+            PartialWork(law, own_work, names),
             Inactivity(self.inactive),
             LostReplies(self.lost_replies),
         )
         return RoundPlan(sampler, joins, leaves, disturbances)
+
+    @property
+    def looks_at_classes(self) -> bool:
+        """Whether who is slow depends on the clients' rows."""
+        return isinstance(self.work, ByClasses)
 
     @property
     def arrival_rounds(self) -> tuple[int, ...]:
@@ -142,7 +154,7 @@ def _own_plan(name: str, options: dict[str, Any], names: tuple[str, ...]) -> Pla
 class PartialWork:
     """Everybody completes what the law says, or a fraction of its own where it has one."""
 
-    law: WorkLaw
+    law: SettledLaw
     own: Tensor  # float64[clients]: NaN where the law decides
     names: tuple[str, ...]
 

@@ -8,12 +8,16 @@
 | speed   | each client's own, drawn once from [slowest, 1]                                        |
 | size    | min(1, (median rows / own rows) ** power): all have the same time, large clients       |
 |         | do not finish; a negative power makes small clients the slow ones                      |
+| classes | `slow` for those who have most of the upper half of the classes, else all: who is slow    |
+|         | has other data than the rest                                                           |
 | trace   | read from a file, again from its beginning after its last round                        |
 
 0 is an inactive client: as if it had never been asked.
 """
 
 import csv
+import math
+from dataclasses import dataclass as plain_dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -89,6 +93,42 @@ class BySize:
 
 
 @dataclass(frozen=True, config=STRICT)
+class ByClasses:
+    """Clients with the largest shares of training rows of the upper half of the classes are slow."""
+
+    slow: Fraction = 0.3
+    share: Fraction = 0.5
+    law: Literal["classes"] = "classes"
+
+    def settled(self, upper_shares: Tensor | None) -> "OwnWork":
+        """Each client's fraction; of clients with the same share of such rows the later ones are slow first.
+
+        upper_shares: the share of each client's training rows that are of the upper half of the classes.
+        """
+        if upper_shares is None:
+            raise UserError(
+                "participation.work=classes is not possible: it needs clients whose rows are here and have "
+                "classes; let data.task be classification, or choose another law, such as size"
+            )
+        clients = len(upper_shares)
+        fast = math.floor((1 - self.share) * clients + 1e-9)
+        work = torch.ones(clients, dtype=torch.float64)
+        work[upper_shares.argsort(stable=True)[fast:]] = self.slow
+        return OwnWork(work)
+
+
+@plain_dataclass(frozen=True)
+class OwnWork:
+    """A fraction of each client's own that follows from its data, the same in every round."""
+
+    work: Tensor  # float64[clients]
+
+    def fractions(self, seed: int, round_number: int, cohort: Cohort, names: tuple[str, ...]) -> Tensor:
+        """Of every client of the cohort."""
+        return self.work[cohort.ids]
+
+
+@dataclass(frozen=True, config=STRICT)
 class Trace:
     """Fractions from a CSV file with the columns round, client and work; who is not listed is inactive."""
 
@@ -147,9 +187,11 @@ def _number_means_fixed(value: Any) -> Any:
     return {"law": value} if isinstance(value, str) else value
 
 
+SettledLaw = Fixed | UniformWork | Speed | BySize | OwnWork | Trace  # that needs nothing more of the data
+
 # What a field is declared as: a law, its name for its defaults, or a number for a fixed fraction.
 WorkLaw = Annotated[
-    Fixed | UniformWork | Speed | BySize | Trace,
+    Fixed | UniformWork | Speed | BySize | ByClasses | Trace,
     Field(discriminator="law"),
     BeforeValidator(_number_means_fixed),
 ]

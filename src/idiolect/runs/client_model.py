@@ -28,6 +28,7 @@ from idiolect.runs.folder import RunFolder
 from idiolect.runs.lifecycle import reported_simulation
 from idiolect.runs.model_card import card_of
 from idiolect.runs.personal_model import MixedModel, PersonalModel, as_module, require_finite
+from idiolect.runs.run_summary import thresholds_of
 from idiolect.simulation import Simulation
 from idiolect.store.files import new_folder, read_json, read_tensors, write_bytes, write_json, write_tensors
 
@@ -73,12 +74,6 @@ class ClientModels:
     def _personal(self, client: str, kind: str | None) -> PersonalModel:
         with self.reported(kind) as simulation:
             return personal_model(simulation, client, kind, self.thresholds)[1]
-
-
-def thresholds_of(summary: Mapping[str, Any]) -> dict[str, float]:
-    """The thresholds that a run reports, by model kind; none where they are one half."""
-    kinds: Mapping[str, Mapping[str, float]] = summary["kinds"]
-    return {kind: numbers["threshold"] for kind, numbers in kinds.items() if "threshold" in numbers}
 
 
 def deciding_task(task: Task, kind: str, thresholds: Mapping[str, float]) -> Task:

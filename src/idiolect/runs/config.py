@@ -27,6 +27,7 @@ from idiolect.methods.catalogue import find_method
 from idiolect.models import CATALOGUE as MODELS
 from idiolect.participation import Participation
 from idiolect.runs.defaults import defaults_for
+from idiolect.runs.left_out import NewcomerSettings
 from idiolect.runs.rounds import Pace
 from idiolect.runs.settings import NAMED_SECTIONS, SHORTCUTS, Settings, merge, write_settings
 from idiolect.runs.signatures import build, check_arguments, dump, fields_of, require_known, spelled_out
@@ -125,6 +126,9 @@ class RunConfig:
     )
     threads: Annotated[WholeNumber, Field(ge=1)] | None = Field(
         default=None, description="of the processor, which sums can depend on; None: as many as torch has"
+    )
+    newcomers: NewcomerSettings = Field(
+        default_factory=NewcomerSettings, description="who is left out of training and comes after it"
     )
     evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings)
     checkpoint: CheckpointSettings = Field(default_factory=CheckpointSettings)
@@ -264,6 +268,7 @@ def _with_sections(settings: Settings) -> Settings:
     sections = {
         "participation": Participation,
         "codec": CodecConfig,
+        "newcomers": NewcomerSettings,
         "evaluation": EvaluationSettings,
         "checkpoint": CheckpointSettings,
     }

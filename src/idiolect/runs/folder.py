@@ -8,6 +8,7 @@
     traffic.parquet     round, client, direction (down, up, brief), part, bits: by the messages' named parts
     diagnostics.parquet round, name, index, value: what the method tells about itself
     timing.parquet      round, seconds: of training since the run began; measured, so never twice the same
+    newcomers.parquet   what the run gives to clients that were left out of it, if any (see `newcomers.py`)
     predictions.parquet what the reported models say of each test row (see `predictions.py`)
     summary.json        the reported numbers; its presence says that the run is finished
     checkpoints/        the last saved state (see `checkpoint.py`)
@@ -24,6 +25,7 @@ import hashlib
 import platform
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,7 @@ from idiolect.runs.checkpoint import (
     save_checkpoint,
 )
 from idiolect.runs.config import RunConfig, resolve
+from idiolect.runs.newcomers import COLUMNS as NEWCOMER_COLUMNS
 from idiolect.runs.records import TABLES, TableName, join
 from idiolect.runs.rounds import Training
 from idiolect.runs.run_summary import as_computed
@@ -63,6 +66,7 @@ from idiolect.store.files import (
 )
 
 FORMAT = "idiolect-run-1"
+NEWCOMERS = "newcomers.parquet"
 SCHEMA = "schema.json"  # of a run whose data are at silos: how rows become inputs
 
 
@@ -118,7 +122,12 @@ class RunFolder:
     @property
     def config(self) -> RunConfig:
         """What was run."""
-        return resolve(read_settings([str(self.path / "config.yaml")]))
+        path = self.path / "config.yaml"
+        if not path.is_file():
+            return _read_config(str(path), ())  # says that it is not there
+        # It is asked for again and again, and written anew at most once.
+        stamp = path.stat()
+        return _read_config(str(path), (stamp.st_ino, stamp.st_mtime_ns, stamp.st_size))
 
     @property
     def finished(self) -> bool:
@@ -182,6 +191,15 @@ class RunFolder:
         if self.finished and not (self.path / "timing.parquet").is_file():
             return join("timing", [])  # older runs have none
         return self._table("timing")
+
+    def newcomers(self) -> pd.DataFrame:
+        """Metrics of the clients that were left out of training, before and after they got their models."""
+        path = self.path / NEWCOMERS
+        return read_parquet(path) if path.is_file() else pd.DataFrame(columns=list(NEWCOMER_COLUMNS))
+
+    def keep_newcomers(self, table: pd.DataFrame) -> None:
+        """Keep these metrics."""
+        write_parquet(self.path / NEWCOMERS, table)
 
     def summary(self) -> dict[str, Any]:
         """The reported numbers of a finished run."""
@@ -263,6 +281,12 @@ class RunFolder:
             return read_parquet(self.path / f"{name}.parquet")
         files = sorted((self.path / "parts").glob(f"{name}-*.parquet"))
         return join(name, [read_parquet(file) for file in files])
+
+
+@lru_cache(maxsize=4096)
+def _read_config(path: str, version: tuple[int, ...]) -> RunConfig:
+    """The configuration in a file, which is read again when there is another version of it."""
+    return resolve(read_settings([path]))
 
 
 def client_table(federation: Federation) -> pd.DataFrame:

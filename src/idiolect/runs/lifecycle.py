@@ -1,20 +1,23 @@
 """A run from its configuration to its finished folder."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 import torch
 
 from idiolect.data.federation import Federation
 from idiolect.errors import UserError
+from idiolect.evaluation.metrics import Measures
 from idiolect.runs.config import RunConfig
 from idiolect.runs.decisions import decide
 from idiolect.runs.folder import RunFolder, fingerprint
 from idiolect.runs.lock import alone_in, creating_in
+from idiolect.runs.newcomers import meet_newcomers, newcomer_numbers
 from idiolect.runs.predictions import keep_predictions
 from idiolect.runs.rounds import Training, Watcher, play_rounds
 from idiolect.runs.run_summary import summarise_run
-from idiolect.runs.setup import build_simulation, load_federation, place_states
+from idiolect.runs.setup import build_simulation, load_parties, place_states
 from idiolect.simulation import Simulation
 from idiolect.trackers import Tracker, open_trackers
 
@@ -32,7 +35,7 @@ def start_or_continue(config: RunConfig, watch: Watch = nobody) -> RunFolder:
     begun = find_run(config)
     if begun is not None:
         return continue_run(begun, watch)
-    federation = load_federation(config)
+    federation, newcomers = load_parties(config)
     decision = decide(config, federation)
     simulation = check(decision.config, federation)
     with creating_in(config.folder.parent):
@@ -40,7 +43,7 @@ def start_or_continue(config: RunConfig, watch: Watch = nobody) -> RunFolder:
         folder = folder or RunFolder.create(
             config.folder, decision.config, federation, asked=config.plain(), notes=decision.notes
         )
-    return _begin(folder, simulation, watch)
+    return _begin(folder, simulation, watch, newcomers)
 
 
 def check(config: RunConfig, federation: Federation) -> Simulation:
@@ -71,13 +74,13 @@ def continue_run(folder: RunFolder, watch: Watch = nobody) -> RunFolder:
             f"the run {str(folder.path)!r} is played with silos: continue it with `{folder.continuation}`, "
             "with the keys and the address that it began with"
         )
-    federation = load_federation(config)
+    federation, newcomers = load_parties(config)
     if fingerprint(federation) != folder.facts()["data_sha256"]:
         raise UserError(
             f"the data {config.data['name']!r} changed since the run {str(folder.path)!r} began; "
             "start a new run in another folder"
         )
-    return _begin(folder, build_simulation(config, federation), watch)
+    return _begin(folder, build_simulation(config, federation), watch, newcomers)
 
 
 def reported_simulation(folder: RunFolder, kind: str | None = None) -> Simulation:
@@ -93,18 +96,25 @@ def reported_simulation(folder: RunFolder, kind: str | None = None) -> Simulatio
     return simulation
 
 
-def _begin(folder: RunFolder, simulation: Simulation, watch: Watch) -> RunFolder:
+def _begin(
+    folder: RunFolder, simulation: Simulation, watch: Watch, newcomers: Federation | None
+) -> RunFolder:
     """Play a simulation from where its folder is."""
     with alone_in(folder.path):
         if not folder.finished:
             place_states(simulation, folder.config, folder.path)
             folder.restore(simulation)
-            play(folder, simulation, watch(folder.config))
+            play(folder, simulation, watch(folder.config), newcomers)
     return folder
 
 
-def play(folder: RunFolder, training: Training, watchers: Sequence[Watcher] = ()) -> RunFolder:
-    """Play all rounds that are left of a run in its folder, and finish it."""
+def play(
+    folder: RunFolder,
+    training: Training,
+    watchers: Sequence[Watcher] = (),
+    newcomers: Federation | None = None,
+) -> RunFolder:
+    """Play all rounds that are left of a run in its folder, meet those who come after it, and finish it."""
     config = folder.config
     assert config.threads is not None, "decided when the folder was made"
     torch.set_num_threads(config.threads)
@@ -130,9 +140,31 @@ def play(folder: RunFolder, training: Training, watchers: Sequence[Watcher] = ()
     ended = broke_off or f"finished after round {training.round}"
     if isinstance(training, Simulation):  # silos keep their rows to themselves
         keep_predictions(folder, training, summary)
+        if newcomers is not None:
+            summary["newcomers"] = _meet(folder, training, newcomers, summary, measures)
     folder.finish(summary)
     folder.log(ended)
     return folder
+
+
+def _meet(
+    folder: RunFolder,
+    simulation: Simulation,
+    newcomers: Federation,
+    summary: Mapping[str, Any],
+    measures: Measures,
+) -> dict[str, Any]:
+    """Keep what the run gives to newcomers; the numbers of it that the summary has."""
+    met = meet_newcomers(
+        simulation,
+        newcomers,
+        folder.config.newcomers.steps,
+        summary,
+        measures,
+        lambda number: folder.restore_round(simulation, number),
+    )
+    folder.keep_newcomers(met)
+    return newcomer_numbers(met, summary)
 
 
 class _Tracking:

@@ -17,9 +17,10 @@ from idiolect.data.reading import Reading, read_frame, read_table
 from idiolect.data.splits import DEFAULT_FRACTIONS
 from idiolect.errors import UserError, did_you_mean
 from idiolect.evaluation.metrics import Measures, evaluate
-from idiolect.runs.client_model import ClientModels, export_client, thresholds_of
+from idiolect.runs.client_model import ClientModels, export_client
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.lifecycle import reported_simulation
+from idiolect.runs.run_summary import thresholds_of
 from idiolect.runs.settings import Settings
 from idiolect.simulation import Simulation
 

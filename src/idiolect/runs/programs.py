@@ -23,11 +23,12 @@ from torch import Tensor, nn
 
 from idiolect.data.preprocessing import Column, Preprocessing
 from idiolect.errors import UserError
-from idiolect.runs.client_model import personal_model, thresholds_of
+from idiolect.runs.client_model import personal_model
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.lifecycle import reported_simulation
 from idiolect.runs.model_card import ModelCard, card_of
 from idiolect.runs.personal_model import PersonalModel
+from idiolect.runs.run_summary import thresholds_of
 from idiolect.store.files import write_bytes
 from idiolect.strict_json import to_json
 

@@ -70,6 +70,12 @@ def summarise_run(
     }
 
 
+def thresholds_of(summary: Mapping[str, Any]) -> dict[str, float]:
+    """The thresholds that a run reports, by model kind; none where they are one half."""
+    kinds: Mapping[str, Mapping[str, float]] = summary["kinds"]
+    return {kind: numbers["threshold"] for kind, numbers in kinds.items() if "threshold" in numbers}
+
+
 def as_computed(summary: Mapping[str, Any]) -> dict[str, Any]:
     """A summary that was read from JSON, where what is not finite is null.
 
@@ -80,4 +86,5 @@ def as_computed(summary: Mapping[str, Any]) -> dict[str, Any]:
     for kind, numbers in summary["kinds"].items():
         infinite = [name for name in _INFINITE_IF_FAILED if numbers["failed"] and numbers[name] is None]
         by_kind[kind] = nan_for_null({**numbers, **dict.fromkeys(infinite, worst)})
-    return {**summary, "kinds": by_kind}
+    newcomers = {name: nan_for_null(summary[name]) for name in ("newcomers",) if name in summary}
+    return {**summary, "kinds": by_kind, **newcomers}

@@ -1,11 +1,16 @@
 """From a configuration to what it is played with."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
-from idiolect.data.catalogue import load
-from idiolect.data.federation import Federation
+from idiolect.data.catalogue import CATALOGUE as DATA
+from idiolect.data.catalogue import is_name, load
+from idiolect.data.federation import Federation, upper_class_shares
+from idiolect.data.hints import listed
 from idiolect.engines.assembly import set_up
 from idiolect.engines.engine import Setting
 from idiolect.errors import UserError
@@ -17,13 +22,51 @@ from idiolect.store.roster import Roster
 from idiolect.store.store import Store
 
 
+class Parties(NamedTuple):
+    """Those who take part in training, and those who come after it."""
+
+    federation: Federation
+    newcomers: Federation | None
+
+
 def load_federation(config: RunConfig) -> Federation:
-    """The data; `data.seed` fixes the split while the run's seed varies."""
+    """Those who take part in training."""
+    return load_parties(config).federation
+
+
+def load_parties(config: RunConfig) -> Parties:
+    """The data; `data.seed` fixes the split, and who is left out, while the run's seed varies."""
+    everybody = _load(config)
+    seed = config.data.get("seed", config.seed)
+    places = config.newcomers.among(everybody.names, seed)
+    if not places:
+        return Parties(everybody, None)
+    left_out = [everybody.names[place] for place in places]
+    if _has_statistics(config, everybody):
+        everybody = _load(config, left_out)  # so that these are of the others alone
+    others = [place for place, name in enumerate(everybody.names) if name not in left_out]
+    federation = everybody.subset(others)
+    note = f"newcomers, left out of training: {listed(left_out)}"
+    return Parties(replace(federation, notes=(*federation.notes, note)), everybody.subset(places))
+
+
+def _has_statistics(config: RunConfig, federation: Federation) -> bool:
+    """Whether some of the data may follow from rows of several clients: scales, class weights, whatever."""
+    name = config.data["name"]
+    is_own = isinstance(name, str) and is_name(name) and DATA.is_own(name)
+    return is_own or federation.preprocessing is not None or bool(federation.task.class_weights)
+
+
+def _load(config: RunConfig, left_out: Sequence[str] = ()) -> Federation:
     if config.at_silos:
         raise UserError(f"data={AT_SILOS} stands for tables that are at silos: use `idiolect serve`")
     options = dict(config.data)
     name = options.pop("name")
-    return name if isinstance(name, Federation) else load(name, **{"seed": config.seed, **options})
+    if "left_out" in options:
+        raise UserError("data.left_out is not a setting: newcomers.clients says who is left out of training")
+    if isinstance(name, Federation):
+        return name
+    return load(name, **{"seed": config.seed, **options}, left_out=left_out)
 
 
 def build_setting(config: RunConfig, federation: Federation, store: Store | None = None) -> Setting:
@@ -47,7 +90,7 @@ def build_setting(config: RunConfig, federation: Federation, store: Store | None
 
 def build_simulation(config: RunConfig, federation: Federation) -> Simulation:
     """Everything that a run moves, before its first round."""
-    plan = config.participation.bind(federation.names)
+    plan = config.participation.bind(federation.names, upper_class_shares(federation))
     return Simulation.of(build_setting(config, federation), plan, config.engine)
 
 

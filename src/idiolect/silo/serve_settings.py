@@ -90,6 +90,15 @@ def serve_settings(settings: Mapping[str, Any], folder: Path) -> ServeSettings:
             "evaluation.train=true is not a setting of `idiolect serve`: silos tell metrics of validation "
             "and test rows only"
         )
+    if config.newcomers.clients is not None:
+        raise UserError(
+            "newcomers is not a setting of `idiolect serve`: leave a silo out of `silos`, and give it "
+            "a model with `idiolect personalize` when it comes"
+        )
+    if config.participation.looks_at_classes:
+        raise UserError(
+            "participation.work=classes is not a setting of `idiolect serve`: silos tell nobody their classes"
+        )
     minimum = own.get("minimum_replies")
     if minimum is not None and not (isinstance(minimum, int) and 1 <= minimum <= len(silos)):
         raise UserError(f"minimum_replies={minimum} is not possible: it must be from 1 to {len(silos)}")

@@ -3,6 +3,7 @@
 import io
 import re
 import zipfile
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -30,7 +31,9 @@ _HAR = RemoteFile(
 )
 
 
-def vowels(*, seed: int, fractions: Fractions = (1 / 3, 1 / 6, 1 / 2)) -> Federation:
+def vowels(
+    *, seed: int, fractions: Fractions = (1 / 3, 1 / 6, 1 / 2), left_out: Sequence[str] = ()
+) -> Federation:
     """Eleven English vowels by 15 speakers, 66 utterances each, ten features; comes with the package.
 
     Deterding's vowels (UCI Machine Learning Repository, data set 152, CC BY 4.0). Speakers differ more
@@ -42,12 +45,22 @@ def vowels(*, seed: int, fractions: Fractions = (1 / 3, 1 / 6, 1 / 2)) -> Federa
     frame["vowel"] = [_VOWELS[v] for v in frame["vowel"]]
     frame["speaker"] = [f"speaker-{s:02d}" for s in frame["speaker"]]
     return from_frame(
-        frame, client="speaker", target="vowel", ignore=("uci_test", "sex"), seed=seed, fractions=fractions
+        frame,
+        client="speaker",
+        target="vowel",
+        ignore=("uci_test", "sex"),
+        seed=seed,
+        fractions=fractions,
+        left_out=left_out,
     )
 
 
 def pendigits(
-    *, seed: int, data_dir: str | Path | None = None, fractions: Fractions = DEFAULT_FRACTIONS
+    *,
+    seed: int,
+    data_dir: str | Path | None = None,
+    fractions: Fractions = DEFAULT_FRACTIONS,
+    left_out: Sequence[str] = (),
 ) -> Federation:
     """Digits written with a pen on a tablet by 44 people, 250 each, eight points of the stroke.
 
@@ -61,11 +74,17 @@ def pendigits(
     frame = pd.DataFrame(points, columns=[f"{axis}{i}" for i in range(1, 9) for axis in "xy"])
     frame["digit"] = digits
     frame["writer"] = [f"writer-{w:02d}" for w in writers]
-    return from_frame(frame, client="writer", target="digit", seed=seed, fractions=fractions)
+    return from_frame(
+        frame, client="writer", target="digit", seed=seed, fractions=fractions, left_out=left_out
+    )
 
 
 def har(
-    *, seed: int, data_dir: str | Path | None = None, fractions: Fractions = DEFAULT_FRACTIONS
+    *,
+    seed: int,
+    data_dir: str | Path | None = None,
+    fractions: Fractions = DEFAULT_FRACTIONS,
+    left_out: Sequence[str] = (),
 ) -> Federation:
     """Six activities of 30 people from the sensors of a phone, about 350 windows each.
 
@@ -89,6 +108,7 @@ def har(
         seed=seed,
         fractions=fractions,
         shuffle=False,
+        left_out=left_out,
     )
 
 
