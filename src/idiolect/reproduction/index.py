@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from idiolect.quantities import duration, show_ends, show_gain, show_value
+from idiolect.reproduction.field import PAPER as FIELD
+from idiolect.reproduction.field import field_page
 from idiolect.reproduction.record import Record, counts, read_record
 from idiolect.reproduction.recipe import PAPERS
 from idiolect.store.files import write_bytes
@@ -18,6 +20,9 @@ def write_index(out: Path) -> None:
     records = [record for folder in sorted(out.iterdir()) if (record := read_record(folder)) is not None]
     for record in records:
         write_bytes(out / record["name"] / "README.md", recipe_page(record).encode())
+    if of_field := [record for record in records if record["paper"] == FIELD]:
+        (out / FIELD).mkdir(exist_ok=True)
+        write_bytes(out / FIELD / "README.md", field_page(of_field).encode())
     write_bytes(out / "README.md", index_page(records).encode())
 
 
@@ -39,7 +44,13 @@ def index_page(records: Sequence[Record]) -> str:
     for paper, title in PAPERS.items():
         own = [record for record in records if record["paper"] == paper]
         if own:
-            lines += ["", f"## {title}", "", "| | size | claims | |", "|---|---|---|---|"]
+            lines += ["", f"## {title}", ""]
+            if paper == FIELD:
+                lines += [
+                    f"All federations together: [ranks, costs, and what the field says]({FIELD}/README.md).",
+                    "",
+                ]
+            lines += ["| | size | claims | |", "|---|---|---|---|"]
             lines += [_index_row(record) for record in own]
     return "\n".join(lines) + "\n"
 
