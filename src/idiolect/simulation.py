@@ -105,6 +105,18 @@ class Simulation:
         """The ids of the clients that are sent a brief when they are evaluated: all."""
         return self._ids(None)
 
+    def client_facts(self) -> dict[str, Tensor]:
+        """What the method tells of each client's state, by name; a number for each client."""
+        facts = self.method.client_facts()
+        if facts is None:
+            return {}
+
+        def look(client: ClientState, brief: Message, site: Site) -> dict[str, Tensor]:
+            return facts(client)
+
+        told = self.engine.survey(look, self.server, self.federation.train, self._ids(None), self.round)
+        return dict(told)
+
     def newcomers(
         self,
         federation: Federation,

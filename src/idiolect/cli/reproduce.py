@@ -1,6 +1,5 @@
 """`idiolect reproduce`."""
 
-import math
 import sys
 from typing import Annotated
 
@@ -99,15 +98,15 @@ def _print_list(table: pd.DataFrame, *, json: bool) -> None:
         return
     rows = [
         [
-            row.recipe,
-            f"{row.item}: {row.title}",
-            row.data,
-            row.size,
-            "–" if row.minutes is None or math.isnan(row.minutes) else duration(60 * row.minutes),
-            row.state,
-            row.verdicts,
+            row["recipe"],
+            f"{row['item']}: {row['title']}",
+            row["data"],
+            row["size"],
+            "–" if pd.isna(row["minutes"]) else duration(60 * float(row["minutes"])),
+            row["state"],
+            row["verdicts"],
         ]
-        for row in table.itertuples()
+        for row in table.to_dict("records")
     ]
     print_table(
         "Recipes", ["recipe", "what it is", "data", "size", "time on 2 cores", "state", "verdicts"], rows

@@ -12,6 +12,7 @@ from idiolect.quantities import amount, show_value
 from idiolect.runs.comparison import Comparison, Failure
 from idiolect.runs.config import build_method
 from idiolect.runs.folder import RunFolder
+from idiolect.runs.gain_answer import gain_answer
 from idiolect.runs.gain_words import (
     choice_sentences,
     client_table,
@@ -118,6 +119,8 @@ def print_comparison(comparison: Comparison, *, clients: bool, json: bool) -> No
     if failures:
         typer.echo(f"{len(failures)} run(s) failed; try them again with `idiolect resume {comparison.path}`")
     _print_notes(comparison.runs[0])
+    for line in gain_answer(comparison.gain_tables, table, f"{part} {summary['metric_label']}"):
+        typer.echo(line)
     typer.echo(f"runs: {comparison.path}")
 
 

@@ -78,6 +78,11 @@ class MethodAround(MethodOfAnother, ABC):
         """The method's."""
         return self.method.logged_path()
 
+    def client_facts(self) -> Callable[[ClientState], dict[str, Tensor]] | None:
+        """The method's."""
+        facts = self.method.client_facts()
+        return None if facts is None else lambda client: facts(client.inner)
+
     def newcomer(self, server: ServerState) -> tuple[Method, ServerState]:
         """The method's own, from its own server: nothing is absorbed, so nothing has to stand around it."""
         return self.method.newcomer(server.inner)

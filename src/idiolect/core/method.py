@@ -97,6 +97,10 @@ class Method(ABC):
         """A model whose spread over clients is logged for every local step; its path is sent for that."""
         return None
 
+    def client_facts(self) -> "Callable[[ClientState], dict[str, Tensor]] | None":
+        """Numbers of a client's own state, by name, that a simulation logs when it evaluates."""
+        return None
+
     def suited_rates(self, smoothness: float, clients: int) -> dict[str, float]:
         """Step sizes by hyper-parameter, for clients whose losses' gradients have this Lipschitz constant L.
 

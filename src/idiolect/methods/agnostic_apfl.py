@@ -8,7 +8,7 @@ A round is DRFA's (drfa.py); beside each step of w_i a drawn client steps v_i an
     α <- clip(α - rate <v - w, g_m>, 0, 1),   v <- v - rate α g_m,    g_m = ∇f_i(α v + (1 - α) w; ξ)
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
@@ -124,6 +124,10 @@ class AgnosticAPFL(core.Method, core.Exchange):
     def predictors(self, client: Client, brief: core.SharedModel) -> core.Predictors:
         """w, w_i and α v + (1 - α) w."""
         return self.mixture.predictors(client, brief)
+
+    def client_facts(self) -> Callable[[Client], dict[str, Tensor]] | None:
+        """α_i."""
+        return self.mixture.client_facts()
 
     def newcomer(self, server: Server) -> tuple[core.Method, apfl.Server]:
         """As with APFL."""

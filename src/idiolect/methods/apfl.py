@@ -14,6 +14,7 @@ v_i and α_i never leave the client; a round costs the traffic of FedAvg. A newc
 from v = ŵ, the run's shared model, which stays as it is:  v <- Π(v - rate ∇_v f(α v + (1 - α) ŵ; ξ)).
 """
 
+from collections.abc import Callable
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 import torch
@@ -137,6 +138,10 @@ class APFL(core.Method, core.Exchange):
                 weight=lambda time: (time + offset) ** 2,
             )
         )
+
+    def client_facts(self) -> Callable[[Client], dict[str, Tensor]]:
+        """α_i."""
+        return lambda client: {"mixing": client.alpha}
 
     def newcomer(self, server: Server) -> tuple["APFLNewcomer", Server]:
         """Eq. 7."""

@@ -1,12 +1,14 @@
 """Figures as data, without any drawing in them.
 
 `charts_html` (`browser.py`) puts them on a page, where a reader can hover, choose and zoom; `save_static`
-(`static.py`) makes SVG and PNG files of the same descriptions. A title names the figure, a description says in words
-what it shows: it is the caption, and what a screen reader reads aloud.
+(`static.py`) makes SVG and PNG files of the same descriptions. A title names the figure, a description says
+in words what it shows: it is the caption, and what a screen reader reads aloud.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from idiolect.reports.room import Room
 
 Row = tuple[str, float, float, float]  # name, value, low, high
 
@@ -19,6 +21,8 @@ class Series:
     low, high: the ends of a band around the line.
     method, kind: give colour and dash, the same on all pages; without a method they follow the order.
     client: the client whose line it is: thin, until the reader picks the client.
+    level: where it is on axes that it has no places on, as a level line: who sends nothing, over megabytes.
+    aside: not shown until the reader asks for it, and not on paper.
     """
 
     name: str
@@ -29,6 +33,8 @@ class Series:
     method: str | None = None
     kind: str | None = None
     client: str | None = None
+    level: float | None = None
+    aside: bool = False
 
     def __post_init__(self) -> None:
         beside = {**self.x, "low": self.low, "high": self.high}
@@ -41,10 +47,11 @@ class Series:
 
 @dataclass(frozen=True)
 class Curves:
-    """Lines over a choice of axes; an axis that a series does not have leaves it out.
+    """Lines over a choice of axes; on an axis that it does not have a series is level, or left out.
 
     percent: y is a share, shown in percent.
     markers: with a mark at each value, for few values.
+    room: the ends of the vertical axis; by default those that most values need.
     """
 
     title: str
@@ -55,6 +62,7 @@ class Curves:
     x_log: bool = False
     markers: bool = False
     percent: bool = False
+    room: Room | None = None
 
     @property
     def axes(self) -> list[str]:
@@ -64,13 +72,25 @@ class Curves:
 
 @dataclass(frozen=True)
 class Spread:
-    """How values spread over clients: a row for each model, a mark for each client in it."""
+    """How values spread over clients: a row for each model, a mark for each client in it.
+
+    looks: the method and the kind of each model, which give colour and mark.
+    room: the ends of the axis; by default those that most values need.
+    """
 
     title: str
     description: str
     label: str
     values: Mapping[str, Mapping[str, float]]  # model -> client -> value
     percent: bool = False
+    looks: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    room: Room | None = None
+    higher_is_better: bool = True
+
+    @property
+    def clients(self) -> list[str]:
+        """The names of all clients, in the order of their first model."""
+        return list(dict.fromkeys(client for own in self.values.values() for client in own))
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,11 @@ from pathlib import Path
 import pandas as pd
 
 from idiolect.errors import UserError
-from idiolect.evaluation.summary import means, reported_part
+from idiolect.reports.averages import BITS_PER_MEGABYTE, curves_of
 from idiolect.runs.comparison import Comparison, Failure, open_folder, runs_of
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.gains import GainTables, measure_gains
 from idiolect.runs.tabulation import client_values, model_name, tabulate
-
-BITS_PER_MEGABYTE = 8e6
 
 
 @dataclass(frozen=True)
@@ -22,7 +20,7 @@ class Evidence:
 
     runs: tuple[RunFolder, ...]
     table: pd.DataFrame  # a row for each model: what `idiolect compare` prints
-    curves: pd.DataFrame  # model, round, megabytes, value: means over clients and seeds
+    curves: pd.DataFrame  # model, round, megabytes, seconds, value, low, high: means over clients and seeds
     clients: pd.DataFrame  # a row for each client, a column for each model; means over seeds
     traffic: pd.DataFrame  # method, direction, part, megabytes of a whole run; means over seeds
     metric: str
@@ -52,22 +50,13 @@ def gather(folders: Sequence[Path]) -> Evidence:
         raise UserError(f"{str(folders[0])!r} has nothing to report: none of its runs is finished")
     summaries = [run.summary() for run in runs]
     metric = summaries[0]["metric"]
-    curves, judged_by = [], {}
+    judged_by: dict[str, str] = {}
     for run, summary in zip(runs, summaries, strict=True):
-        metrics, method = run.metrics(), run.config.method_name
-        if metrics.empty:
-            raise UserError(f"{str(run.path)!r} has nothing to report: no silo shares its metrics")
-        judged_by[method] = summary["judged_by"]
-        traffic = run.rounds().set_index("round")[["down_bits", "up_bits"]].sum(axis=1).cumsum()
-        for kind in summary["kinds"]:
-            curve = means(metrics, kind, reported_part(metrics), metric).rename("value").reset_index()
-            moved = curve["round"].map(traffic) / BITS_PER_MEGABYTE
-            curves.append(curve.assign(model=model_name(method, kind), megabytes=moved))
-    together = pd.concat(curves).groupby(["model", "round"], sort=False)[["value", "megabytes"]].mean()
+        judged_by[run.config.method_name] = summary["judged_by"]
     return Evidence(
         runs,
         tabulate(runs),
-        together.reset_index(),
+        curves_of(runs, metric),
         client_values(runs),
         _traffic(runs),
         metric,

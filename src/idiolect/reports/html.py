@@ -1,23 +1,38 @@
 """Pages from templates; `templates/base.html` has the look that they share."""
 
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 from idiolect.errors import UserError
 from idiolect.reports.palette import DARK, LIGHT
 
+SCRIPTS = (
+    "vendor/d3.min.js",
+    "vendor/plot.umd.min.js",
+    *(f"scripts/{name}.js" for name in ("numbers", "tables", "controls", "plots", "figures")),
+)
 
-def render(template: str, **content: Any) -> str:
-    """A page with its content filled in; text is escaped."""
+
+def render(template: str, *, package: str = "idiolect.reports", **content: Any) -> str:
+    """A page with its content filled in; text is escaped. The template is in `templates/` of the package."""
     try:
-        from jinja2 import Environment, PackageLoader, StrictUndefined
+        from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
     except ImportError as missing:
         raise UserError("a report page needs jinja2: pip install 'idiolect[report]'") from missing
     environment = Environment(
-        loader=PackageLoader("idiolect.reports"),
+        loader=ChoiceLoader([PackageLoader(package), PackageLoader("idiolect.reports")]),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    environment.globals.update(light=LIGHT, dark=DARK)
+    environment.globals.update(light=LIGHT, dark=DARK, scripts=scripts)
     return environment.get_template(template).render(content)
+
+
+@cache
+def scripts() -> tuple[str, ...]:
+    """What draws charts in a browser: scripts of others, as they are, and our own."""
+    package = files("idiolect.reports")
+    return tuple((package / name).read_text(encoding="utf-8") for name in SCRIPTS)

@@ -98,7 +98,7 @@ def save(name: str, draw: Callable[[Sheet], Any], folder: Path) -> dict[str, str
     """Draw on each sheet: SVG for the page, with its variables as colours, and the wide one as a PNG file."""
     folder.mkdir(parents=True, exist_ok=True)
     drawn = {}
-    with _drawing_for(name):
+    with drawing_for(name):
         for sheet in (WIDE, NARROW):
             figure = draw(sheet)
             vector = io.StringIO()
@@ -112,12 +112,14 @@ def save(name: str, draw: Callable[[Sheet], Any], folder: Path) -> dict[str, str
 
 
 @contextmanager
-def _drawing_for(name: str) -> Iterator[None]:
+def drawing_for(name: str) -> Iterator[None]:
+    """The settings of matplotlib for a figure of that name."""
+    """The settings of matplotlib for a figure of that name."""
     from matplotlib import rc_context
 
     ink = LIGHT["ink"]
     settings: dict[Any, Any] = {
-        "svg.hashsalt": name,  # no random names: two reports of the same runs are the same file
+        "svg.hashsalt": f"figure {name}",  # no random names: two reports of the same runs are the same file
         "svg.fonttype": "none",  # text stays text: it can be read aloud and found
         "text.parse_math": False,  # a client may be called $1$
         "font.size": 9.5,

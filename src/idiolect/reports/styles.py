@@ -74,6 +74,11 @@ def method_styles(methods: Iterable[str]) -> dict[str, MethodStyle]:
     return {name: styles[name] for name in methods}
 
 
+def nth_style(place: int) -> MethodStyle:
+    """The style of something that is no method, by its place."""
+    return _at(place)
+
+
 def kind_style(kind: str) -> KindStyle:
     """The style of a model kind."""
     return _KINDS.get(kind, _OTHER_KIND)

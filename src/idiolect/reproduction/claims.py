@@ -49,7 +49,7 @@ class Claim:
     at: Moment = "reported"
     higher: Model | None = None
     lower: Model | None = None
-    than: Model | float | tuple[Model, ...] | None = None
+    than: Model | float | tuple[Model | float, ...] | None = None
     rising: tuple[Model, ...] = ()
     falling: tuple[Model, ...] = ()
     equal: tuple[Model, ...] = ()

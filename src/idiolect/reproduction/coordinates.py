@@ -1,6 +1,6 @@
 """Where the model of a quadratic is: metrics that follow it from round to round.
 
-The model is the elementwise product of a row and its one parameter, so that row over row gives the parameter back.
+The model is the elementwise product of a row and its one parameter: divided by the row it is the parameter.
 """
 
 import torch

@@ -1,6 +1,7 @@
 """The figures of a recipe from its outcome."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -42,12 +43,12 @@ def _curves(outcome: Outcome, plan: FigurePlan, panel: str) -> Iterator[Chart]:
     metric = plan.of or outcome.metric
     series = []
     for model in plan.models or outcome.models():
-        line, kind, runs = _runs(outcome, model, panel)
+        _, kind, runs = _runs(outcome, model, panel)
         tables = [_over_rounds(run, kind, metric, plan.part) for run in runs]
         series.append(_band(model, runs, tables, kind))
-    series += _functions(outcome, plan)
+    series = [*_told_apart(series), *_functions(outcome, plan)]
     part = plan.part or "test"
-    words = f"The mean {metric} over clients on their own {part} rows, with 95 % intervals over seeds and clients."
+    words = f"The mean {metric} on the clients' own {part} rows; 95 % intervals over seeds and clients."
     yield Curves(
         _title(plan, panel),
         words,
@@ -71,7 +72,7 @@ def _by_panel(outcome: Outcome, plan: FigurePlan, panel: str) -> Iterator[Chart]
         low, high = zip(*ends, strict=True)
         y = [float(np.nanmean(table)) for table in values]
         series.append(Series(model, {plan.x: places}, y, low, high, method, _kind(outcome, model)))
-    series += _functions(outcome, plan)
+    series = [*_told_apart(series), *_functions(outcome, plan)]
     named = "" if plan.x_values else f" From left to right: {', '.join(panels)}."
     words = f"The {metric} at the reported round.{named}"
     yield Curves(
@@ -98,7 +99,7 @@ def _diagnostic(outcome: Outcome, plan: FigurePlan, panel: str) -> Iterator[Char
         line, kind, runs = _runs(outcome, model, panel)
         tables = [_told(run, plan.of, plan.index) for run in runs]
         series.append(_band(line, runs, [t for t in tables if len(t)], kind, axis=plan.x))
-    series += _functions(outcome, plan)
+    series = [*_told_apart(series), *_functions(outcome, plan)]
     words = f"What the method tells of itself: {plan.of.replace('_', ' ')}."
     yield Curves(_title(plan, panel), words, series, plan.of.replace("_", " "), plan.y_log, plan.x_log)
 
@@ -145,10 +146,11 @@ def _labels(outcome: Outcome, plan: FigurePlan, panel: str) -> Iterator[Chart]:
 
 
 def _path(outcome: Outcome, plan: FigurePlan, panel: str) -> Iterator[Chart]:
-    assert plan.of is not None and plan.second is not None, "which metrics"
+    assert plan.of is not None, "which metric"
+    assert plan.second is not None, "over which other one"
     series = []
     for model in plan.models or outcome.models():
-        line, kind, runs = _runs(outcome, model, panel)
+        _, kind, runs = _runs(outcome, model, panel)
         metrics = metrics_of(runs[0].path)
         part = reported_part(metrics)
         own = metrics[(metrics.kind == kind) & (metrics.part == part)]
@@ -271,6 +273,14 @@ def _interval(values: np.ndarray) -> tuple[float, float]:
     variance = sum(float(np.nanvar(m, ddof=1)) / len(m) for m in (of_clients, of_seeds) if len(m) > 1)
     centre, half = float(np.nanmean(values)), 1.96 * variance**0.5
     return centre - half, centre + half
+
+
+def _told_apart(series: Sequence[Series]) -> list[Series]:
+    """Lines of one method have looks of their own where the method's would not tell them apart."""
+    looks = [(one.method, one.kind) for one in series]
+    if len(set(looks)) == len(looks):
+        return list(series)
+    return [replace(one, method=None) for one in series]
 
 
 def _functions(outcome: Outcome, plan: FigurePlan) -> list[Series]:

@@ -25,6 +25,7 @@ from idiolect.reproduction.verdicts import (
     paired_difference,
 )
 from idiolect.runs.folder import RunFolder
+from idiolect.runs.newcomers import AFTER
 from idiolect.runs.settings import Settings
 from idiolect.store.files import read_parquet
 
@@ -85,7 +86,7 @@ class Outcome:
         if place.line in self.recipe.judged:
             return self.recipe.judged[place.line]
         for run in self.runs[place].values():
-            return summary_of(run.path)["judged_by"]  # type: ignore[no-any-return]
+            return summary_of(run.path)["judged_by"]
         return None
 
     def models(self) -> list[str]:
@@ -97,7 +98,7 @@ class Outcome:
     def values(
         self, model: str, panel: str, of: str | None = None, part: Part | None = None, at: Moment = "reported"
     ) -> pd.DataFrame:
-        """Of a model: a row for each client, a column for each seed; of a quantity one row for each number."""
+        """A row for each client, or for each number of a quantity, and a column for each seed."""
         line, kind = kind_and_line(model, list(self.recipe.lines))
         place, name = Place(panel, line), of or self.metric
         if not self.runs.get(place):
@@ -170,8 +171,9 @@ def client_metric(
         if not file.is_file():
             raise UserError(f"nobody was left out of training in {str(run.path)!r}")
         table = read_parquet(file)
-        trained = table[(table.stage == "after") & (table.part == "test")]
-        chosen = trained[(trained.kind == kind) & (trained.metric == metric)]
+        chosen = table[
+            (table.stage == AFTER) & (table.kind == kind) & (table.metric == metric) & (table.part == "test")
+        ]
         return chosen.set_index("client")["value"]
     metrics, summary = metrics_of(run.path), summary_of(run.path)
     if kind not in summary["kinds"]:
@@ -192,7 +194,8 @@ def round_of(metrics: pd.DataFrame, summary: Mapping[str, Any], kind: str, metri
         return int(metrics["round"].max())
     curve = means(metrics, kind, reported_part(metrics), metric)
     up = summary["higher_is_better"] if metric == summary["metric"] else metric != "loss"
-    return int(curve.idxmax() if up else curve.idxmin())
+    place = int(curve.to_numpy().argmax() if up else curve.to_numpy().argmin())
+    return int(curve.index[place])
 
 
 @lru_cache(maxsize=64)

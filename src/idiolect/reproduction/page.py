@@ -1,5 +1,67 @@
-"""stub until the page's parts are merged"""
+"""Recipes as pages that need nothing else: claims with their verdicts, figures to hover and zoom, numbers."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from idiolect.reports.browser import charts_html
+from idiolect.reports.charts import Chart
+from idiolect.reports.html import render
+from idiolect.reports.static import save_static
+from idiolect.reproduction.figures import charts_of
+from idiolect.reproduction.outcome import Outcome
+from idiolect.reproduction.recipe import PAPERS
+from idiolect.reproduction.record import Record
+from idiolect.reproduction.words import MARKS, about, chosen, numbers, seen, verdict_words
+from idiolect.store.files import write_bytes
 
 
-def write_page(outcome, record, folder):
-    pass
+class Shown(NamedTuple):
+    """A recipe that was played, and its figures."""
+
+    record: Record
+    charts: list[Chart]
+
+
+def shown(outcome: Outcome, record: Record) -> Shown:
+    """The figures of a recipe beside what was kept of it."""
+    return Shown(record, charts_of(outcome))
+
+
+def write_page(recipe: Shown, folder: Path) -> None:
+    """Write a recipe's page, and its figures as files."""
+    save_static(recipe.charts, folder)
+    write_bytes(
+        folder / "index.html", _page(f"{recipe.record['item']}: {recipe.record['title']}", [recipe]).encode()
+    )
+
+
+def write_paper_page(paper: str, recipes: Sequence[Shown], path: Path) -> None:
+    """Write one page with all recipes of a paper."""
+    write_bytes(path, _page(PAPERS[paper], recipes).encode())
+
+
+def _page(title: str, recipes: Sequence[Shown]) -> str:
+    return render(
+        "recipes.html",
+        package="idiolect.reproduction",
+        title=title,
+        recipes=[_section(recipe, alone=len(recipes) == 1) for recipe in recipes],
+    )
+
+
+def _section(recipe: Shown, *, alone: bool) -> dict[str, Any]:
+    record, name = recipe.record, recipe.record["name"]
+    claims = [
+        {**claim, "mark": MARKS[claim["verdict"]], "seen": [seen(claim, one) for one in claim["compared"]]}
+        for claim in record["claims"]
+    ]
+    return {
+        "record": record,
+        "about": about(record),
+        "verdicts": verdict_words(record),
+        "claims": claims,
+        "numbers": numbers(record),
+        "chosen": chosen(record),
+        "figures": charts_html(recipe.charts, prefix="" if alone else f"{name}-", headings=3),
+    }

@@ -75,7 +75,7 @@ class Plan:
         for place in self.places:
             at_first = self.recipe.tune.on == "each" or place.panel == self.panels[0]
             if at_first and (grid := self.recipe.tune.of(place.line)):
-                tried[place] = [(point, self._config(place, self.seeds[0], point)) for point in grid]
+                tried[place] = [(point, self.config_of(place, self.seeds[0], point)) for point in grid]
         return tried
 
     def runs(self) -> Iterator[PlannedRun]:
@@ -83,7 +83,7 @@ class Plan:
         for place in self.places:
             chosen = self.chosen(place)
             for seed in self.seeds:
-                yield PlannedRun(place, seed, self._config(place, seed, chosen))
+                yield PlannedRun(place, seed, self.config_of(place, seed, chosen))
 
     def chosen(self, place: Place) -> Settings:
         """The tried settings with the best validation value; among equals the first."""
@@ -106,7 +106,8 @@ class Plan:
     def _tuned_at(self, place: Place) -> Place:
         return place if self.recipe.tune.on == "each" else Place(self.panels[0], place.line)
 
-    def _config(self, place: Place, seed: int, point: Settings) -> RunConfig:
+    def config_of(self, place: Place, seed: int, point: Settings) -> RunConfig:
+        """The run at a place with a seed and what is chosen there; its folder follows from all of it."""
         settings = self.recipe.run_settings(place.panel, place.line, self.asked_size)
         settings = merge(merge(COMMON, settings), normalise(point))
         if self.recipe.tune.something and self.recipe.tune.keep_split:

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
 
-import torch
-
 from idiolect.errors import UserError
 from idiolect.reproduction.plan import Plan
 from idiolect.runs.config import RunConfig, resolve
@@ -18,7 +16,7 @@ from idiolect.runs.settings import Settings
 Told = Callable[[str, int, int], None]  # the recipe that is played, how many runs are done, and of how many
 
 
-class OutOfTime(Exception):
+class OutOfTimeError(Exception):
     """The budget is spent; what was begun goes on next time."""
 
     def __init__(self, failures: dict[str, str]) -> None:
@@ -35,8 +33,8 @@ def play_plans(
 ) -> dict[str, str]:
     """Play what is missing, recipe by recipe; the reasons of runs that failed, by their folders' names.
 
-    jobs: processes at once; None: as many as there are processors.
-    budget: seconds after which no further run begins, in which case `OutOfTime` is raised.
+    jobs: processes at once, 1 for this one alone; None: as many as there are processors.
+    budget: seconds after which no further run begins, in which case `OutOfTimeError` is raised.
     """
     deadline = None if budget is None else time.monotonic() + budget
     player = _Player(plans, told, jobs or os.cpu_count() or 1, deadline)
@@ -67,18 +65,32 @@ class _Player:
                 self._count(recipe, config.folder)
             else:
                 waiting.append(config)
+        if self.jobs == 1:
+            for config in waiting:
+                self._refuse_if_late()
+                self._ended(recipe, config, _play(config.plain(), config.folder))
+        else:
+            self._play_at_once(recipe, waiting)
+
+    def _play_at_once(self, recipe: str, waiting: list[RunConfig]) -> None:
         running: dict[Future[str | None], RunConfig] = {}
         while waiting or running:
             while waiting and len(running) < self.jobs and not self._late:
                 config = waiting.pop(0)
                 running[self._pool.submit(_play, config.plain(), config.folder)] = config
-            if waiting and not running:
-                raise OutOfTime(self.failures)
+            if not running:
+                self._refuse_if_late()
             for future in wait(running, return_when=FIRST_COMPLETED).done:
-                config = running.pop(future)
-                if (reason := future.result()) is not None:
-                    self.failures[config.folder.name] = reason
-                self._count(recipe, config.folder)
+                self._ended(recipe, running.pop(future), future.result())
+
+    def _refuse_if_late(self) -> None:
+        if self._late:
+            raise OutOfTimeError(self.failures)
+
+    def _ended(self, recipe: str, config: RunConfig, reason: str | None) -> None:
+        if reason is not None:
+            self.failures[config.folder.name] = reason
+        self._count(recipe, config.folder)
 
     def close(self) -> None:
         """End the processes, also in the midst of a run."""
@@ -104,8 +116,7 @@ class _Player:
 
 
 def _play(settings: Settings, folder: Path) -> str | None:
-    """One run in a process of its own; why it failed, if it did."""
-    torch.set_num_threads(1)
+    """One run; why it failed, if it did."""
     try:
         start_or_continue(resolve({**settings, "out": str(folder)}))
     except UserError as error:

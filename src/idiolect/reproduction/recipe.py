@@ -75,7 +75,7 @@ class Tune:
     )
     keep_split: bool = Field(
         default=True,
-        description="whether all seeds have the first one's rows: else its validation rows are others' test rows",
+        description="all seeds have the first one's split; else its validation rows are others' test rows",
     )
 
     @property
@@ -112,7 +112,7 @@ class Recipe:
         default="", description="what was tried where a claim does not hold, and what came of it"
     )
     settings: Settings = field(default_factory=dict)
-    panels: dict[str, Settings] = Field(default_factory=lambda: {ALL: {}})
+    panels: dict[str, Settings] = field(default_factory=lambda: {ALL: {}})
     lines: dict[str, Settings] = field(default_factory=dict)
     judged: dict[str, PredictorKind] = Field(
         default_factory=dict, description="the kind that a line is tuned and ranked by; else its method's own"

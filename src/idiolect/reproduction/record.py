@@ -5,14 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import idiolect
 from idiolect.reproduction.outcome import Compared, Judged, Outcome
 from idiolect.reproduction.plan import Plan
 from idiolect.reproduction.recipe import PAPERS
 from idiolect.reproduction.table import table_of
 from idiolect.runs.folder import RunFolder, versions
-from idiolect.strict_json import nan_for_null
 from idiolect.store.files import read_json, write_json
+from idiolect.strict_json import nan_for_null
 
 FORMAT = "idiolect-recipe-1"
 FILE = "result.json"
@@ -60,7 +59,7 @@ def command(plan: Plan) -> str:
 
 def commit() -> str | None:
     """The commit of the source tree that the package is run from, if it is one."""
-    place = Path(idiolect.__file__).resolve().parent
+    place = Path(__file__).resolve().parent.parent
     asked = subprocess.run(
         ["git", "-C", str(place), "log", "-1", "--format=%h", "--", "."],
         capture_output=True,
@@ -73,7 +72,7 @@ def commit() -> str | None:
 def read_record(folder: Path) -> dict[str, Any] | None:
     """What was kept in a recipe's folder, if it was played."""
     file = folder / FILE
-    return nan_for_null(read_json(file)) if file.is_file() else None  # type: ignore[arg-type, return-value]
+    return nan_for_null(read_json(file)) if file.is_file() else None
 
 
 def write_record(folder: Path, record: Record) -> None:

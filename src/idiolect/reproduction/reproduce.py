@@ -5,6 +5,7 @@ OUT/RECIPE/result.json  numbers, verdicts, what was chosen
 OUT/RECIPE/table.csv    the numbers as a table
 OUT/RECIPE/*.svg, .png  the figures, if the extra `report` is installed
 OUT/RECIPE/index.html   the page, if the extra `report` is installed
+OUT/PAPER.html          all recipes of a paper on one page, where several were played
 OUT/README.md           all verdicts
 """
 
@@ -19,12 +20,14 @@ from idiolect.reports import can_write_reports
 from idiolect.reproduction.index import write_index
 from idiolect.reproduction.outcome import Outcome
 from idiolect.reproduction.plan import Plan, plans_of
-from idiolect.reproduction.play import OutOfTime, Told, play_plans
+from idiolect.reproduction.play import OutOfTimeError, Told, play_plans
 from idiolect.reproduction.recipe import SIZES, Recipe, SizeName, find_recipe, recipe_names
-from idiolect.reproduction.record import counts, read_record, record_of, write_record
+from idiolect.reproduction.record import read_record, record_of, write_record
+from idiolect.reproduction.words import verdict_words
 from idiolect.store.files import clear_write_errors, write_bytes
 
 OUT = Path("runs/reproduce")
+_PUBLISHED = (".md", ".csv", ".svg", ".html")
 
 
 class Reproduction:
@@ -68,11 +71,23 @@ def reproduce_recipes(
     try:
         failures = play_plans(plans, told, jobs=jobs, budget=budget)
         missing: list[str] = []
-    except OutOfTime as late:
+    except OutOfTimeError as late:
         failures, missing = late.failures, [plan.recipe.name for plan in plans if not _is_played(plan)]
-    records = [_keep(plan) for plan in plans if plan.recipe.name not in missing]
+    kept = [_keep(plan) for plan in plans if plan.recipe.name not in missing]
+    if can_write_reports():
+        _write_pages(kept, out)
     write_index(out)
-    return Reproduction(records, failures, missing, out)
+    return Reproduction([record for _, record in kept], failures, missing, out)
+
+
+def publish(out: Path, folder: Path) -> None:
+    """Copy pages, tables and figures, but no runs, to where they are read."""
+    for file in out.rglob("*"):
+        place = file.relative_to(out)
+        if file.is_file() and place.parts[0] != "runs" and file.suffix in _PUBLISHED:
+            target = folder / place
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_bytes(target, file.read_bytes())
 
 
 def list_recipes(*, size: str = "small", out: str | Path = OUT) -> pd.DataFrame:
@@ -91,19 +106,10 @@ def list_recipes(*, size: str = "small", out: str | Path = OUT) -> pd.DataFrame:
                 "runs": plan.number_of_runs,
                 "minutes": plan.size.minutes,
                 "state": _state(plan, record),
-                "verdicts": "" if record is None else verdict_words(counts(record)),
+                "verdicts": "" if record is None else verdict_words(record),
             }
         )
     return pd.DataFrame(rows)
-
-
-def verdict_words(verdicts: dict[str, int]) -> str:
-    """How many claims have which verdict.
-
-    >>> verdict_words({"confirmed": 3, "contradicted": 1})
-    '3 confirmed, 1 contradicted'
-    """
-    return ", ".join(f"{number} {verdict}" for verdict, number in verdicts.items())
 
 
 def _size(size: str) -> SizeName:
@@ -114,26 +120,35 @@ def _size(size: str) -> SizeName:
 
 
 def _refuse_wrong_settings(plans: Sequence[Plan]) -> None:
-    """Say what is wrong with a recipe before anything is played: a trial has all settings of a run."""
+    """Say what is wrong with a recipe before anything is played."""
     for plan in plans:
-        if plan.trials:
-            continue
-        for _ in plan.runs():
-            pass
+        for place in plan.places:
+            for point in plan.recipe.tune.of(place.line) or [{}]:
+                plan.config_of(place, plan.seeds[0], point)
 
 
-def _keep(plan: Plan) -> dict[str, Any]:
+def _keep(plan: Plan) -> tuple[Outcome, dict[str, Any]]:
     outcome = Outcome(plan)
     record = record_of(outcome)
     folder = plan.root / plan.recipe.name
     folder.mkdir(exist_ok=True)
     write_record(folder, record)
     write_bytes(folder / "table.csv", pd.DataFrame(record["table"]).to_csv(index=False).encode())
-    if can_write_reports():
-        from idiolect.reproduction.page import write_page
+    return outcome, record
 
-        write_page(outcome, record, folder)
-    return record
+
+def _write_pages(kept: Sequence[tuple[Outcome, dict[str, Any]]], out: Path) -> None:
+    """A page for each recipe, and one for each paper of which there are several."""
+    from idiolect.reproduction.page import shown, write_page, write_paper_page
+
+    recipes = [shown(outcome, record) for outcome, record in kept]
+    by_paper: dict[str, list[Any]] = {}
+    for recipe in recipes:
+        write_page(recipe, out / recipe.record["name"])
+        by_paper.setdefault(recipe.record["paper"], []).append(recipe)
+    for paper, own in by_paper.items():
+        if len(own) > 1:
+            write_paper_page(paper, own, out / f"{paper}.html")
 
 
 def _is_played(plan: Plan) -> bool:

@@ -1,6 +1,7 @@
 """The numbers of a recipe beside the paper's: a row for each panel and model.
 
-reported, low, high   the mean over clients and seeds at the round chosen on validation rows, and its 95 % interval
+reported, low, high   the mean over clients and seeds at the round chosen on validation rows, with its 95 %
+                      interval
 last, best            the same at the last round, and at the best test round: the field's habit, which looks
                       at the test rows to choose, and is no estimate of anything
 worst_tenth           the mean of the worst tenth of the clients at the reported round

@@ -4,8 +4,8 @@ A difference has a 95 % interval over clients and seeds, both drawn again with r
 are paired where two models have the same ones, and drawn apart where they are of different panels. Above by
 more than a margin is confirmed if the whole interval is above it, and contradicted if the whole interval is
 below; within a bound is confirmed if the whole interval is inside, contradicted if it is outside. What has
-one client and one seed, as a deterministic computation, has an interval of one point. A claim is confirmed if all its
-comparisons are, and contradicted if one is.
+one client and one seed, as a deterministic computation, has an interval of one point. A claim is confirmed if
+all its comparisons are, and contradicted if one is.
 """
 
 from collections.abc import Sequence
@@ -75,7 +75,7 @@ def overall(verdicts: Sequence[Verdict]) -> Verdict:
         return "inconclusive"
     for worst in ("contradicted", "inconclusive"):
         if worst in verdicts:
-            return worst  # type: ignore[return-value]
+            return worst
     return "confirmed"
 
 

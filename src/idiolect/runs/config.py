@@ -84,8 +84,8 @@ class CheckpointSettings:
     every: WholeNumber = Field(default=10, ge=1, description="rounds from one checkpoint to the next")
     states: bool = Field(
         default=True,
-        description="whether states are saved at all; if not, a run that was stopped starts anew, and there are "
-        "no models to export",
+        description="whether states are saved at all; if not, a run that was stopped starts anew, and there "
+        "are no models to export",
     )
 
 
@@ -218,6 +218,8 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
     config = build(RunConfig, _with_sections(settings), "")
     config.codec.wrap(build_method(config.method))  # says whether the codec suits the method
     config.participation.check_plan()
+    if config.newcomers.clients is not None and not config.checkpoint.states:
+        raise UserError("newcomers.clients needs checkpoint.states=true: newcomers start from saved states")
     all_named(config.evaluation.metrics, config.evaluation.metric)  # says whether there are such
     return replace(
         config,

@@ -1,7 +1,7 @@
 """Rounds, evaluations and checkpoints in their order; who keeps and who watches them is a parameter."""
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -66,6 +66,10 @@ class Training(Protocol):
 
     def evaluate(self, measures: Measures) -> pd.DataFrame:
         """All metrics of all clients now, as far as they are told."""
+        ...
+
+    def client_facts(self) -> Mapping[str, Tensor]:
+        """What the method tells of each client's state, by name."""
         ...
 
 
@@ -135,6 +139,7 @@ def play_rounds(
     def look() -> None:
         metrics = training.evaluate(measures)
         log.add_briefs(training)
+        log.add_told(training.client_facts(), training.round)
         keeper.add("metrics", training.round, metrics)
         if best.improved_by(metrics, training.round):
             keeper.save_chosen(training, best.rounds)
@@ -261,6 +266,10 @@ class _RoundLog:
         info = dict(result.info)
         if "labels" in info and self.groups is not None:  # only here are the true groups known
             info["adjusted_rand_index"] = adjusted_rand_index(info["labels"], self.groups)
+        self.add_told(info, round_number)
+
+    def add_told(self, info: Mapping[str, Tensor], round_number: int) -> None:
+        """What a method tells of itself or of its clients."""
         for name, value in info.items():
             for index, number in enumerate(value.reshape(-1).tolist()):
                 self.diagnostics.append((round_number, name, index, float(number)))

@@ -59,6 +59,10 @@ class Coordination:
         self.monitor.advanced(self.round, int(result.down_bits.sum()), int(result.up_bits.sum()))
         return result
 
+    def client_facts(self) -> dict[str, Tensor]:
+        """Nothing: states stay at the silos."""
+        return {}
+
     def evaluate(self, measures: Measures) -> pd.DataFrame:
         """The metrics that silos agreed to compute, of those that share them."""
         return self.engine.evaluate(self.server, self.briefed, self.round)

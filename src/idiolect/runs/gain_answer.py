@@ -1,0 +1,88 @@
+"""The answer of a comparison in plain sentences: does joining help, how much, whom, and is it noise?"""
+
+import math
+from typing import Any
+
+import pandas as pd
+
+from idiolect.quantities import show_ends, show_gain, show_value
+from idiolect.runs.gains import GainTables
+from idiolect.runs.reported import ALONE, CHOSEN, SHARED, TUNED, Model
+
+_PLAIN = {SHARED: "one shared model (fedavg)", TUNED: "the shared model fine-tuned by each client (fedavg)"}
+_MOST_NAMED = 4
+
+Row = dict[Any, Any]
+
+
+def gain_answer(gains: GainTables | None, table: pd.DataFrame, label: str) -> list[str]:
+    """Sentences for who has half a minute; none where nobody trained alone or nothing is beside it.
+
+    table: of the comparison; models that diverged or are untrained are not in the answer.
+    label: how the metric is called, as "test accuracy".
+    """
+    if gains is None or gains.models.empty:
+        return []
+    models, clients = gains.models, gains.clients
+    told = models[(models.over == "alone") & (models.kind != CHOSEN)].to_dict(orient="records")
+    bad = table[table.diverged | table.untrained]
+    failed = {*zip(bad.method, bad.kind, strict=True)}
+    joined = [
+        row for row in told if math.isfinite(row["mean_gain"]) and (row["method"], row["kind"]) not in failed
+    ]
+    if not joined:
+        return []
+    best = max(joined, key=lambda row: float(row["mean_gain"]))
+    alone = clients[(clients.method == ALONE.method) & (clients.kind == ALONE.kind)]["value"].mean()
+    rest = sorted((row for row in joined if row is not best), key=lambda row: -float(row["mean_gain"]))
+    return [_headline(best, label, float(alone)), *_who(best), *_others(rest)]
+
+
+def _headline(best: Row, label: str, alone: float) -> str:
+    metric, low, high = best["metric"], best["low"], best["high"]
+    values = (
+        f"with {_named(best)}, the best here, the mean {label} is {show_value(best['mean'], metric)} instead "
+        f"of {show_value(alone, metric)} alone: {show_gain(best['mean_gain'], metric)}"
+    )
+    if math.isnan(low):
+        return f"{values[0].upper()}{values[1:]}; nobody can say whether that is more than noise."
+    verdict = (
+        "Joining helps"
+        if low > 0
+        else "Joining does not help"
+        if high < 0
+        else "Joining makes no difference that is more than noise"
+    )
+    beyond = "" if low <= 0 <= high else ", more than noise"
+    return f"{verdict}: {values} (95 %: {show_ends(low, high, metric)}{beyond})."
+
+
+def _who(best: Row) -> list[str]:
+    """How many clients gain and lose by it."""
+    if best["no_interval"] == best["clients"]:
+        return []
+    chance = f" (by chance about {best['by_chance']:.2g} would seem to)" if best["by_chance"] else ""
+    return [
+        f"With it {best['gain']} of {best['clients']} clients gain more than noise, {best['lose']} lose"
+        f"{chance}, and {best['within_noise']} cannot be told from no change."
+    ]
+
+
+def _others(rest: list[Row]) -> list[str]:
+    """What can be said of the other methods, the best ones first."""
+    groups = {
+        "Also better than alone": [row for row in rest if row["low"] > 0],
+        "Within noise of training alone": [row for row in rest if row["low"] <= 0 <= row["high"]],
+        "Worse than alone": [row for row in rest if row["high"] < 0],
+    }
+    return [f"{words}: {_listed(rows)}." for words, rows in groups.items() if rows]
+
+
+def _listed(rows: list[Row]) -> str:
+    names = [f"{_named(row)} {show_gain(row['mean_gain'], row['metric'])}" for row in rows]
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _named(row: Row) -> str:
+    return _PLAIN.get(Model(row["method"], row["kind"]), str(row["method"]))

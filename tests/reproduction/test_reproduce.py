@@ -1,0 +1,200 @@
+"""Recipes are played once, go on where they were stopped, and tell what came of them."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import idiolect
+from idiolect.runs.folder import RunFolder
+from matrix.problem import invoke
+
+RECIPE = """
+paper: apfl
+item: Figure 0
+title: Two methods on three speakers
+settings: {data: vowels, rounds: 4, evaluation: {every: 2}, local_steps: 2, model: linear, batch_size: 8,
+           engine: {optimise: false}}
+panels:
+  slow: {}
+  fast: {method.local_steps: 4}
+lines:
+  FedAvg: {method: fedavg}
+  alone: {method: local}
+tune:
+  grid: {lr: [0.001, 0.3]}
+sizes:
+  small: {seeds: 2, changes: four rounds, minutes: 0.1}
+numbers:
+  - {metric: accuracy, percent: true, values: {slow: {FedAvg global: 55}}}
+claims:
+  - {says: training alone beats the shared model, higher: alone personal, than: FedAvg global}
+  - {says: what cannot be, higher: FedAvg global, than: 1.5}
+  - {says: more steps are better, of: loss, lower: alone personal @ fast, than: alone personal @ slow}
+  - {says: no model of this kind, higher: FedAvg personal, than: 0}
+figures:
+  - {draw: curves, title: accuracy}
+  - {draw: panels, title: by panel}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("reproduce")
+
+
+@pytest.fixture(scope="module")
+def file(folder):
+    path = folder / "apfl-fig0.yaml"
+    path.write_text(RECIPE)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def found(file, folder):
+    return idiolect.reproduce(file, out=folder / "out", jobs=1)
+
+
+def runs(folder: Path) -> dict[str, float]:
+    """When each run was finished."""
+    return {path.parent.name: path.stat().st_mtime for path in (folder / "runs").glob("*/summary.json")}
+
+
+def test_verdicts_follow_from_the_runs(found, folder):
+    (record,) = found.records
+    assert [claim["verdict"] for claim in record["claims"][1:]] == [
+        "contradicted",
+        "confirmed",
+        "inconclusive",
+    ]
+    table = pd.DataFrame(record["table"]).set_index(["panel", "model"])
+    own = [RunFolder(path) for path in (folder / "out" / "runs").iterdir()]
+    chosen = {(row["panel"], row["line"]): row["lr"] for row in record["chosen"]}
+    assert set(chosen) == {("slow", "FedAvg"), ("slow", "alone")}  # of the first panel, for all
+    values = [
+        run.summary()["kinds"]["global"]["mean"]
+        for run in own
+        if run.config.method_name == "fedavg"
+        and run.config.method["local_steps"] == 2
+        and run.config.method["learning_rate"]["initial"] == chosen["slow", "FedAvg"]
+    ]
+    assert len(values) == 2
+    assert table.loc[("slow", "FedAvg global"), "reported"] == pytest.approx(np.mean(values))
+    assert table.loc[("slow", "FedAvg global"), "paper_test_accuracy"] == 0.55
+
+
+def test_settings_are_chosen_by_validation_rows_of_the_first_seed(found, folder):
+    (record,) = found.records
+    scores = {}
+    for path in (folder / "out" / "runs").iterdir():
+        run = RunFolder(path)
+        config = run.config
+        assert config.data["seed"] == 0  # one split: no seed's validation rows are another one's test rows
+        if config.seed == 0 and config.method_name == "local" and config.method["local_steps"] == 2:
+            rate = config.method["learning_rate"]["initial"]
+            scores[rate] = run.summary()["kinds"]["personal"]["validation"]
+    assert len(scores) == 2
+    (chosen,) = (row["lr"] for row in record["chosen"] if row["line"] == "alone")
+    assert scores[chosen] == max(scores.values())
+
+
+def test_a_second_call_computes_nothing(found, file, folder):
+    before = runs(folder / "out")
+    again = idiolect.reproduce(file, out=folder / "out", jobs=1)
+    assert runs(folder / "out") == before
+    assert again.claims.equals(found.claims)
+
+
+def test_a_changed_recipe_computes_what_changed(found, folder):
+    before = runs(folder / "out")
+    changed = folder / "apfl-fig00.yaml"
+    changed.write_text(RECIPE.replace("fast: {method.local_steps: 4}", "fast: {method.local_steps: 5}"))
+    idiolect.reproduce(str(changed), out=folder / "out", jobs=1)
+    after = runs(folder / "out")
+    assert {name: after[name] for name in before} == before
+    assert len(after) == len(before) + 4  # two lines, two seeds
+
+
+def test_processes_give_the_same_numbers(found, file, tmp_path):
+    beside = idiolect.reproduce(file, out=tmp_path, jobs=2)
+    for mine, theirs in zip(found.records[0]["table"], beside.records[0]["table"], strict=True):
+        assert mine | {"seconds": 0} == pytest.approx(theirs | {"seconds": 0}, nan_ok=True)
+
+
+def test_a_budget_that_is_spent_says_what_is_missing_and_goes_on(file, tmp_path):
+    told = []
+    first = idiolect.reproduce(
+        file, out=tmp_path, jobs=1, budget="1s", told=lambda recipe, done, total: told.append((done, total))
+    )
+    assert first.missing == ["apfl-fig0"]
+    assert not first.records
+    assert told
+    assert all(
+        total == 10 for _, total in told
+    )  # 2 lines x (2 tried + 1 more seed), and 2 x 2 of the other panel
+    begun = runs(tmp_path)
+    second = idiolect.reproduce(file, out=tmp_path, jobs=1)
+    assert not second.missing
+    assert {name: runs(tmp_path)[name] for name in begun} == begun
+
+
+def test_a_run_that_fails_does_not_take_the_others_with_it(tmp_path):
+    path = tmp_path / "apfl-fig1.yaml"
+    path.write_text(
+        RECIPE.replace("fast: {method.local_steps: 4}", "fast: {data.fractions: [0.9, 0.1, 0.3]}")
+    )
+    found = idiolect.reproduce(str(path), out=tmp_path / "out", jobs=1)
+    assert len(found.failures) == 4
+    assert all("fractions" in reason for reason in found.failures.values())
+    assert [claim["verdict"] for claim in found.records[0]["claims"]][2] == "inconclusive"
+
+
+def test_other_seeds(file, tmp_path):
+    found = idiolect.reproduce(file, out=tmp_path, jobs=1, seeds="7,9")
+    assert found.records[0]["seeds"] == [7, 9]
+    assert found.records[0]["command"].endswith("--seeds 7,9")
+    assert {RunFolder(path).config.data["seed"] for path in (tmp_path / "runs").iterdir()} == {7}
+
+
+def test_pages_are_written(found, folder):
+    out = folder / "out"
+    index = (out / "README.md").read_text()
+    assert "[Figure 0](apfl-fig0/README.md)" in index
+    page = (out / "apfl-fig0" / "README.md").read_text()
+    assert "four rounds" in page
+    assert "55.0 %" in page
+    record = json.loads((out / "apfl-fig0" / "result.json").read_text())
+    assert record["size"] == "small"
+    assert os.path.getsize(out / "apfl-fig0" / "table.csv") > 0
+
+
+def test_the_command_line(found, file, folder):
+    assert "what cannot be" in invoke("reproduce", file, "--out", folder / "out", "--jobs", 1)
+    rows = json.loads(invoke("reproduce", "--list", "--json", "--out", folder / "out"))
+    assert {row["recipe"]: row["state"] for row in rows}["additive-fig2"] == "not begun"
+    assert "quadratic-line" in invoke("reproduce", "additive-fig2", "--text")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "--all"),
+        (["additive-fig2", "--all"], "either recipes or --all"),
+        (["additive-fig2", "--size", "huge"], "small or paper"),
+        (["additive-fig2", "--seeds", "x"], "seeds=x"),
+        (["additive-fig2", "--budget", "soon"], "budget=soon"),
+        (["aditive-fig2"], "did you mean additive-fig2"),
+    ],
+)
+def test_bad_input_gets_one_sentence(arguments, said, tmp_path):
+    assert said in invoke("reproduce", *arguments, "--out", tmp_path, mistake=True)
+
+
+def test_settings_that_there_are_not_are_refused_before_anything_is_played(tmp_path):
+    path = tmp_path / "apfl-fig1.yaml"
+    path.write_text(RECIPE.replace("fast: {method.local_steps: 4}", "fast: {roundz: 4}"))
+    assert "roundz is not a setting" in invoke("reproduce", path, "--out", tmp_path / "out", mistake=True)
+    assert not (tmp_path / "out").exists()
