@@ -12,9 +12,11 @@
     equal, within       two or more models differ by no more than `within`
     near                with `model`: its value is a number, or its values are numbers, up to `within`
     panels              where the claim is about; None: everywhere
+    between             of functions: the range of x that the claim is about; None: all of it
 
 A model is "LINE KIND", as "APFL 0.25 personal"; "LINE KIND @ PANEL" is of one panel whatever `panels` says.
-Quantities of a run as a whole have the model "LINE". In place of the second model may stand a number.
+Quantities of a run as a whole have the model "LINE". In place of the second model may stand a number. In
+place of both may stand a function or a constant of the recipe: two functions are compared at every x.
 """
 
 from itertools import combinations, pairwise
@@ -59,6 +61,7 @@ class Claim:
     times: float = 1.0
     within: float | None = None
     panels: tuple[str, ...] | None = None
+    between: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         """One relation, and whole."""

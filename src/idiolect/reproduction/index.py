@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from idiolect.quantities import duration
+from idiolect.reproduction.field import PAPER as FIELD
+from idiolect.reproduction.field import field_page
 from idiolect.reproduction.recipe import PAPERS
 from idiolect.reproduction.record import Record, counts, read_record
 from idiolect.reproduction.words import MARKS, Table, about, chosen, numbers, seen
@@ -22,6 +24,9 @@ def write_index(out: Path) -> None:
         folder = out / record["name"]
         figures = [file.name for file in sorted(folder.glob("*.svg")) if not _is_other_axis(file.stem)]
         write_bytes(folder / "README.md", recipe_page(record, figures).encode())
+    if of_field := [record for record in records if record["paper"] == FIELD]:
+        (out / FIELD).mkdir(exist_ok=True)
+        write_bytes(out / FIELD / "README.md", field_page(of_field).encode())
     write_bytes(
         out / "README.md", index_page(records, [p for p in PAPERS if (out / f"{p}.html").is_file()]).encode()
     )
@@ -55,6 +60,8 @@ def index_page(records: Sequence[Record], pages: Sequence[str]) -> str:
                 if paper in pages
                 else ""
             )
+            if paper == FIELD:
+                link += f"\n\nAll federations together: [ranks, costs, and what is said]({FIELD}/README.md)"
             lines += [
                 "",
                 f"## {title}{link}",

@@ -1,9 +1,16 @@
 """What can be measured of a run besides its metrics: a number, one for each client, or a sequence.
 
-`diagnostic:NAME` is what a method tells of itself, at the round that is asked for. `late_mean:NAME`,
-`late_change:NAME` and `settled:NAME` are how that develops (`trends.py`); `own_mass`,
-`same_class_mass` and `same_group_mass` are from whom clients learn at that round, a number for each of them
-(`helpers.py`). How a run went is in `course.py`.
+| name                                 | what                                                                 |
+|--------------------------------------|----------------------------------------------------------------------|
+| seconds_per_round, megabytes,        | of the whole run                                                     |
+| megabytes_up                         |                                                                      |
+| diagnostic:NAME                      | what a method tells of itself, at the round that is asked for        |
+| path:NAME, mean:NAME                 | all of it, one round after the other; its mean over all rounds       |
+| late_mean:NAME, late_change:NAME,    | how it develops (`trends.py`)                                        |
+| settled:NAME                         |                                                                      |
+| own_mass, same_class_mass,           | from whom clients learn at that round, a number for each of them     |
+| same_group_mass                      | (`helpers.py`)                                                       |
+| and those of `course.py`             | how a run went                                                       |
 """
 
 from collections.abc import Callable
@@ -18,7 +25,6 @@ from idiolect.reproduction.helpers import own_mass, same_class_mass, same_group_
 from idiolect.reproduction.trends import late_change, late_mean, settled
 from idiolect.runs.folder import RunFolder
 
-Measured = "float | np.ndarray | pd.Series[float]"
 BITS_PER_MEGABYTE = 8e6
 
 
@@ -47,26 +53,30 @@ TRENDS: dict[str, Callable[[pd.DataFrame], float]] = {
 OF_WEIGHTS: dict[str, Callable[[np.ndarray, Federation], np.ndarray]] = {
     function.__name__: function for function in (own_mass, same_class_mass, same_group_mass)
 }
-DIAGNOSTIC = "diagnostic"
+DIAGNOSTIC, PATH, MEAN = "diagnostic", "path", "mean"
 
 
 def is_quantity(name: str) -> bool:
     """Whether something is measured of a run, and not of its models."""
-    return name in (*QUANTITIES, *OF_WEIGHTS) or name.partition(":")[0] in (DIAGNOSTIC, *TRENDS, *OF_COURSE)
+    ways = (DIAGNOSTIC, PATH, MEAN, *TRENDS, *OF_COURSE)
+    return name in (*QUANTITIES, *OF_WEIGHTS) or name.partition(":")[0] in ways
 
 
 def measure(run: RunFolder, name: str, at: int | str) -> np.ndarray:
     """A quantity as an array; most have one number."""
-    kind, _, told = name.partition(":")
-    if kind in OF_COURSE:
-        return np.array([OF_COURSE[kind](run, *told.split(":"))])
-    if kind in TRENDS:
-        by_round = _told(run, told).pivot(index="round", columns="index", values="value")
-        return np.array([TRENDS[kind](by_round)])
-    if name in OF_WEIGHTS:
-        return OF_WEIGHTS[name](diagnostic(run, "mixing_matrix", at), run.federation())
+    way, _, told = name.partition(":")
     if name in QUANTITIES:
         return np.array([QUANTITIES[name](run)])
+    if name in OF_WEIGHTS:
+        return OF_WEIGHTS[name](diagnostic(run, "mixing_matrix", at), run.federation())
+    if way in OF_COURSE:
+        return np.array([OF_COURSE[way](run, *told.split(":"))])
+    if way in TRENDS:
+        return np.array([TRENDS[way](_told(run, told).pivot(index="round", columns="index", values="value"))])
+    if way == MEAN:
+        return np.array([_told(run, told)["value"].mean()])
+    if way == PATH:
+        return _told(run, told).sort_values(["round", "index"])["value"].to_numpy()
     return diagnostic(run, told, at)
 
 
@@ -78,6 +88,7 @@ def diagnostic(run: RunFolder, name: str, at: int | str) -> np.ndarray:
 
 
 def _told(run: RunFolder, name: str) -> pd.DataFrame:
+    """All that a method told under a name."""
     table = run.diagnostics()
     known = table[table["name"] == name]
     if known.empty:
