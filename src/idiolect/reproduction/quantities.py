@@ -1,16 +1,16 @@
 """What can be measured of a run besides its metrics: a number, one for each client, or a sequence.
 
-| name                                 | what                                                                 |
-|--------------------------------------|----------------------------------------------------------------------|
-| seconds_per_round, megabytes,        | of the whole run                                                     |
-| megabytes_up                         |                                                                      |
-| diagnostic:NAME                      | what a method tells of itself, at the round that is asked for        |
-| path:NAME, mean:NAME                 | all of it, one round after the other; its mean over all rounds       |
-| late_mean:NAME, late_change:NAME,    | how it develops (`trends.py`)                                        |
-| settled:NAME                         |                                                                      |
-| own_mass, same_class_mass,           | from whom clients learn at that round, a number for each of them     |
-| same_group_mass                      | (`helpers.py`)                                                       |
-| and those of `course.py`             | how a run went                                                       |
+| name                                 | what                                                                |
+|-------------------------------------|----------------------------------------------------------------------|
+| seconds_per_round, megabytes,        | of the whole run                                                    |
+| megabytes_up                         |                                                                     |
+| diagnostic:NAME                      | what a method tells of itself, at the round that is asked for       |
+| path:NAME, mean:NAME                 | all of it, one round after the other; its mean over all rounds      |
+| late_mean:NAME, late_change:NAME,    | how it develops (`trends.py`)                                       |
+| settled:NAME                         |                                                                     |
+| own_mass, same_class_mass,           | from whom clients learn at that round, a number for each of them    |
+| same_group_mass                      | (`helpers.py`)                                                      |
+| and those of `course.py`             | how a run went                                                      |
 """
 
 from collections.abc import Callable
@@ -20,12 +20,11 @@ import pandas as pd
 
 from idiolect.data.federation import Federation
 from idiolect.errors import UserError
+from idiolect.reports.averages import BITS_PER_MEGABYTE
 from idiolect.reproduction.course import OF_COURSE
 from idiolect.reproduction.helpers import own_mass, same_class_mass, same_group_mass
 from idiolect.reproduction.trends import late_change, late_mean, settled
 from idiolect.runs.folder import RunFolder
-
-BITS_PER_MEGABYTE = 8e6
 
 
 def seconds_per_round(run: RunFolder) -> float:
