@@ -1,7 +1,7 @@
 """What can be measured of a run besides its metrics: a number, one for each client, or a sequence.
 
 | name                                 | what                                                                |
-|-------------------------------------|----------------------------------------------------------------------|
+|--------------------------------------|---------------------------------------------------------------------|
 | seconds_per_round, megabytes,        | of the whole run                                                    |
 | megabytes_up                         |                                                                     |
 | diagnostic:NAME                      | what a method tells of itself, at the round that is asked for       |
