@@ -1,5 +1,6 @@
 """PERM against a NumPy transcription of the spec, and its identities PE1 to PE10 through the public API."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,7 @@ class Transcription:
             change = self.problem.gradient(self.w, part) - self.problem.gradient(self.w, seen)
             contrasts.append(np.sqrt(scale) * change)
             before.append(part)
-        pairs = list(zip(contrasts, contrasts[1:], strict=False))
+        pairs = list(pairwise(contrasts))
         variance = float(np.mean([c @ c for c in contrasts]))
         return variance, float(np.mean([(a @ b) ** 2 for a, b in pairs]))
 
