@@ -243,6 +243,7 @@ def test_charts_with_nothing_usual_to_draw_are_drawn(browser: Browser, tmp_path:
         assert browser.complaints == []
     # Every tick of a logarithmic axis has its label.
     assert ticks(browser, "far") == ["5", "10", "20"]
+    assert ticks(browser, "powers") == ["1", "10", "100", "1000"]
     assert ticks(browser, "powers", "y") == ["1e−5", "0.001", "0.1", "10"]
 
 
