@@ -7,10 +7,11 @@ from typing import Any
 from idiolect.errors import UserError
 from idiolect.reports.palette import DARK, LIGHT
 
+OWN_SCRIPTS = ("numbers", "tables", "controls", "plots", "curves", "rows", "cells", "figures")
 SCRIPTS = (
     "vendor/d3.min.js",
     "vendor/plot.umd.min.js",
-    *(f"scripts/{name}.js" for name in ("numbers", "tables", "controls", "plots", "figures")),
+    *(f"scripts/{name}.js" for name in OWN_SCRIPTS),
 )
 
 
