@@ -27,7 +27,7 @@ from idiolect.data.federation import Federation
 from idiolect.data.reading import Reading, read_table
 from idiolect.errors import UserError
 from idiolect.methods.catalogue import find_method
-from idiolect.reports import can_write_reports, write_report
+from idiolect.reports import can_write_reports, require_libraries, write_report
 from idiolect.reproduction.play import Told as ToldRuns
 from idiolect.reproduction.reproduce import Reproduction, reproduce_recipes
 from idiolect.result import Memory, Result
@@ -200,11 +200,19 @@ def show(folder: FolderPath) -> RunFolder | Comparison | Tuning:
     return found
 
 
-def report(*folders: FolderPath | RunFolder | Comparison, out: FolderPath = "runs/report.html") -> Path:
-    """Write a page with tables and figures from one or more runs or comparisons."""
-    paths = [each.path if isinstance(each, RunFolder | Comparison) else Path(each) for each in folders]
-    write_report(paths, Path(out))
-    return Path(out)
+def report(
+    *folders: FolderPath | RunFolder | Comparison | Tuning, out: FolderPath = "runs/report.html"
+) -> Path:
+    """Write a page with tables and figures from one or more runs or comparisons, or from one tuning."""
+    known = RunFolder | Comparison | Tuning
+    paths = [each.path if isinstance(each, known) else Path(each) for each in folders]
+    if (tuned := next((path for path in paths if is_tuning(path)), None)) is None:
+        write_report(paths, Path(out))
+        return Path(out)
+    if len(paths) > 1:
+        raise UserError(f"{str(tuned)!r} is a tuning, which has a page of its own: give it alone")
+    require_libraries()
+    return write_page(Tuning(tuned), Path(out))
 
 
 def export(

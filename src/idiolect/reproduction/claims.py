@@ -4,16 +4,19 @@
     of                  a metric (`accuracy`, `loss`), or a quantity of `quantities.py` (`seconds_per_round`,
                         `diagnostic:labels`); left out: what the runs are reported by
     part, at            of which rows, and at which round: `reported` (chosen on validation rows), `last`,
-                        `best` (the best test round, the field's habit), or a round's number
+                        `best` (the best test round, the field's habit), or a round's number; `newcomers` are
+                        the test rows of clients left out of training, `newcomers-train` those they train on
     higher, than        the first model has the higher value, by more than `margin`; `lower` alike
     times               the second model's value is multiplied by it first: half as much is `times: 0.5`
     rising, falling     models in the order of their values
     equal, within       two or more models differ by no more than `within`
     near                with `model`: its value is a number, or its values are numbers, up to `within`
     panels              where the claim is about; None: everywhere
+    between             of functions: the range of x that the claim is about; None: all of it
 
 A model is "LINE KIND", as "APFL 0.25 personal"; "LINE KIND @ PANEL" is of one panel whatever `panels` says.
-Quantities of a run as a whole have the model "LINE". In place of the second model may stand a number.
+Quantities of a run as a whole have the model "LINE". In place of the second model may stand a number. In
+place of both may stand a function or a constant of the recipe: two functions are compared at every x.
 """
 
 from itertools import combinations, pairwise
@@ -26,7 +29,7 @@ from idiolect.core.hyper import STRICT
 
 Model = str
 Moment = Literal["reported", "last", "best"] | Annotated[int, Field(ge=0)]
-Part = Literal["train", "validation", "test", "newcomers"]
+Part = Literal["train", "validation", "test", "newcomers", "newcomers-train"]
 
 
 class Comparison(NamedTuple):
@@ -58,6 +61,7 @@ class Claim:
     times: float = 1.0
     within: float | None = None
     panels: tuple[str, ...] | None = None
+    between: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         """One relation, and whole."""

@@ -8,12 +8,12 @@ import pandas as pd
 
 from idiolect.errors import UserError
 from idiolect.evaluation.summary import reported_part
+from idiolect.reports.averages import BITS_PER_MEGABYTE
 from idiolect.reports.charts import Bars, Chart, Curves, HeatMap, Series, Spread
 from idiolect.reproduction.claims import Moment
 from idiolect.reproduction.figure_plans import Drawing, FigurePlan
 from idiolect.reproduction.outcome import Outcome, metrics_of
 from idiolect.reproduction.plan import Place
-from idiolect.reproduction.quantities import BITS_PER_MEGABYTE
 from idiolect.reproduction.recipe import kind_and_line
 from idiolect.runs.folder import RunFolder
 

@@ -15,10 +15,12 @@ from idiolect.reproduction.claims import Claim, Moment, Part
 from idiolect.reproduction.plan import Place, Plan
 from idiolect.reproduction.quantities import is_quantity, measure
 from idiolect.reproduction.recipe import kind_and_line
+from idiolect.reproduction.theory import theory_difference
 from idiolect.reproduction.verdicts import (
     Difference,
     Verdict,
     apart_difference,
+    furthest,
     overall,
     paired_difference,
 )
@@ -120,12 +122,14 @@ class Outcome:
         compared = []
         for comparison in claim.comparisons:
             panels = claim.panels or self.plan.panels
-            whole = (comparison.first, comparison.second)
-            if all(not isinstance(model, str) or " @ " in model for model in whole):
+            if not any(self._is_of_panel(model) for model in (comparison.first, comparison.second)):
                 panels = panels[:1]  # the models say themselves where they are
             for panel in panels:
                 compared.append(self._compared(claim, panel, *comparison))
         return Judged(claim, claim.of or self.metric, tuple(compared), overall([c.verdict for c in compared]))
+
+    def _is_of_panel(self, model: Any) -> bool:
+        return isinstance(model, str) and " @ " not in model and model not in self.recipe.theory
 
     def _compared(
         self, claim: Claim, panel: str, first: str, second: Any, margin: float, within: float | None
@@ -139,6 +143,10 @@ class Outcome:
         return Compared(panel, first, str(second), difference, verdict)
 
     def _difference(self, claim: Claim, panel: str, first: str, second: Any) -> Difference:
+        if first in self.recipe.theory:
+            return theory_difference(self.recipe, first, second, claim.between)
+        if second in self.recipe.theory:
+            second = self.recipe.theory[second].y
         model, at_first = _split(first, panel)
         values = self.values(model, at_first, claim.of, claim.part, claim.at)
         if isinstance(second, str):
@@ -151,24 +159,15 @@ class Outcome:
             return paired_difference(values, pd.DataFrame(targets[0], values.index, values.columns))
         if len(targets) != len(values):
             raise UserError(f"{model}{_at(panel)} has {len(values)} values, not {len(targets)}")
-        furthest = (values.to_numpy() - targets[:, None]).ravel()
-        gap = float(furthest[np.abs(furthest).argmax()])
-        return Difference(gap, gap, gap)
+        return furthest(values.to_numpy() - targets[:, None])
 
 
 def client_metric(
     run: RunFolder, kind: str | None, metric: str, part: Part | None, at: Moment
 ) -> "pd.Series[float]":
     """Every client's value of a model of a run."""
-    if part == "newcomers":
-        file = run.path / "newcomers.parquet"
-        if not file.is_file():
-            raise UserError(f"nobody was left out of training in {str(run.path)!r}")
-        table = read_parquet(file)
-        chosen = table[
-            (table.stage == AFTER) & (table.kind == kind) & (table.metric == metric) & (table.part == "test")
-        ]
-        return chosen.set_index("client")["value"]
+    if part == "newcomers" or part == "newcomers-train":
+        return _newcomer_metric(run, kind, metric, "test" if part == "newcomers" else "train")
     metrics, summary = metrics_of(run.path), summary_of(run.path)
     if kind not in summary["kinds"]:
         raise UserError(f"{summary['judged_by']} is there, but no {kind} model")
@@ -176,6 +175,18 @@ def client_metric(
     assert part is not None
     number = round_of(metrics, summary, str(kind), metric, at)
     return values_at(metrics, str(kind), part, metric, number)
+
+
+def _newcomer_metric(run: RunFolder, kind: str | None, metric: str, rows: str) -> "pd.Series[float]":
+    """Of every client that was left out of training, once it has its model."""
+    file = run.path / "newcomers.parquet"
+    if not file.is_file():
+        raise UserError(f"nobody was left out of training in {str(run.path)!r}")
+    table = read_parquet(file)
+    chosen = table[
+        (table.stage == AFTER) & (table.kind == kind) & (table.metric == metric) & (table.part == rows)
+    ]
+    return chosen.set_index("client")["value"]
 
 
 def round_of(metrics: pd.DataFrame, summary: Mapping[str, Any], kind: str, metric: str, at: Moment) -> int:

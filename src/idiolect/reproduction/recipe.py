@@ -4,6 +4,7 @@
     like                    another recipe: what this one does not say is as there
     settings                of all runs, as `idiolect run` takes them
     panels                  settings on top, for each part of the figure; one without a name if there are none
+    functions, constants    what theory says: curves beside what is measured, numbers in claims
     lines                   settings on top, for each thing that is compared; each names its method
     judged                  the kind of model that a line is about, where it is not its method's own
     tune                    what the paper leaves open: a small grid for each line, chosen on validation rows
@@ -31,7 +32,7 @@ from idiolect.errors import UserError, did_you_mean
 from idiolect.methods.catalogue import find_method
 from idiolect.reproduction.claims import Claim
 from idiolect.reproduction.figure_plans import FigurePlan
-from idiolect.reproduction.functions import Function
+from idiolect.reproduction.functions import Constant, Function
 from idiolect.runs.comparison import method_options
 from idiolect.runs.settings import Settings, merge, normalise, parse_settings
 from idiolect.runs.signatures import build
@@ -117,6 +118,7 @@ class Recipe:
         default_factory=dict, description="the kind that a line is tuned and ranked by; else its method's own"
     )
     functions: dict[str, Function] = Field(default_factory=dict, description="curves of theory")
+    constants: dict[str, Constant] = Field(default_factory=dict, description="numbers of theory")
     tune: Tune = field(default_factory=Tune)
     sizes: dict[SizeName, Size] = field(default_factory=dict)
     numbers: tuple[Numbers, ...] = ()
@@ -136,6 +138,11 @@ class Recipe:
         if len(counts) > 1:
             shown = ", ".join(f"{line} {count}" for line, count in tried.items())
             raise ValueError(f"tune must try as many settings for each line: {shown}")
+
+    @property
+    def theory(self) -> dict[str, Function | Constant]:
+        """All that is computed and not measured, by name."""
+        return {**self.functions, **self.constants}
 
     def size(self, name: SizeName) -> Size:
         """How it is played in a size; one that is not scaled down has only `paper`."""

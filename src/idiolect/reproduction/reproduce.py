@@ -120,12 +120,11 @@ def _size(size: str) -> SizeName:
 
 
 def _refuse_wrong_settings(plans: Sequence[Plan]) -> None:
-    """Say what is wrong with a recipe before anything is played: a trial has all settings of a run."""
+    """Say what is wrong with a recipe before anything is played."""
     for plan in plans:
-        if plan.trials:
-            continue
-        for _ in plan.runs():
-            pass
+        for place in plan.places:
+            for point in plan.recipe.tune.of(place.line) or [{}]:
+                plan.config_of(place, plan.seeds[0], point)
 
 
 def _keep(plan: Plan) -> tuple[Outcome, dict[str, Any]]:

@@ -150,10 +150,12 @@ function startFigure(figure) {
   function draw() {
     const options = PLOTS[chart.kind](chart, state, width);
     const plot = Plot.plot(options);
+    plot.setAttribute("aria-hidden", "true"); // its place has a name, and the data are a table
     place.replaceChildren(plot);
     zoom?.follow(plot, options);
   }
-  document.addEventListener("pick", () => clients.length && draw());
+  const mayHaveClients = clients.length > 0 || chart.kind === "Intervals";
+  document.addEventListener("pick", () => mayHaveClients && draw());
   new ResizeObserver(() => {
     const available = Math.floor(place.clientWidth);
     if (available > 0 && available !== width) {

@@ -49,6 +49,11 @@ function logTicks([low, high], most) {
   return low <= 0 ? [0, ...ticks] : ticks;
 }
 
+// An axis whose ticks all have their labels: of a logarithmic scale Plot would leave some out.
+function logAxis(axis, { ticks, tickFormat, label }) {
+  return axis(ticks, { text: (tick) => tickFormat(tick), label });
+}
+
 function within(value, [low, high]) {
   return Math.min(Math.max(value, low), high);
 }
@@ -89,7 +94,16 @@ function curvesPlot(chart, state, width) {
     return { ...one, points, place };
   });
   const inside = (point) => point.value !== null && point.x >= x[0] && point.x <= x[1];
-  const marks = [Plot.gridY({ strokeOpacity: 1, stroke: css("line") }), Plot.gridX({ strokeOpacity: 1, stroke: css("line") })];
+  const yScale = {
+    domain: y,
+    type: chart.yLog ? "log" : "linear",
+    label: chart.yLabel,
+    ticks: chart.yLog ? logTicks(y, 6) : 6,
+    tickFormat: chart.percent ? showShare : (value) => showNumber(value),
+  };
+  const grid = { strokeOpacity: 1, stroke: css("line") };
+  const marks = [Plot.gridY({ ...grid, ticks: yScale.ticks }), Plot.gridX(grid)];
+  if (chart.yLog) marks.push(logAxis(Plot.axisY, yScale));
   for (const line of lines.filter((each) => each.low && each.x[axis])) {
     marks.push(Plot.areaY(line.points, { x: "x", y1: "from", y2: "to", fill: css(line.colour), fillOpacity: lines.length > 4 ? 0.08 : 0.14, clip: true }));
   }
@@ -103,13 +117,7 @@ function curvesPlot(chart, state, width) {
   return {
     ...common(chart, width, width < NARROW ? 300 : 380, chart.percent ? 52 : 60),
     x: xScale(chart, axis, x, width),
-    y: {
-      domain: y,
-      type: chart.yLog ? "log" : "linear",
-      label: chart.yLabel,
-      ticks: chart.yLog ? logTicks(y, 6) : 6,
-      tickFormat: chart.percent ? showShare : (value) => showNumber(value),
-    },
+    y: chart.yLog ? { ...yScale, axis: null } : yScale,
     marks,
   };
 }
@@ -129,7 +137,7 @@ function curveTip(chart, series, axis, point) {
 function lineMarks(line, chart, inside, count) {
   const isPicked = line.client !== undefined && line.client === picked.client;
   const faint = line.client !== undefined && !isPicked;
-  const stroke = css(line.colour);
+  const stroke = css(line.client === undefined ? line.colour : "faint");
   const look = {
     stroke: isPicked ? css("ink") : stroke,
     strokeWidth: isPicked ? 3 : faint ? 1 : line.width + 0.3,
@@ -160,14 +168,21 @@ function rowScale(items, show) {
 }
 
 function valueScale(chart, domain, width, log) {
+  const most = width < NARROW ? 4 : 8;
   return {
     domain,
     label: chart.label,
     type: log ? "log" : "linear",
-    ticks: log ? logTicks(domain, width < NARROW ? 4 : 8) : width < NARROW ? 4 : 8,
+    ticks: log ? logTicks(domain, most) : most,
     tickFormat: chart.percent ? showShare : (value) => showNumber(value),
-    grid: true,
+    ...(log ? { axis: null } : { grid: true }),
   };
+}
+
+// What an axis of values needs besides its scale.
+function valueAxis(scale) {
+  if (scale.type !== "log") return [];
+  return [Plot.gridX({ ticks: scale.ticks, strokeOpacity: 0.1 }), logAxis(Plot.axisX, scale)];
 }
 
 function spreadPlot(chart, state, width) {
@@ -202,6 +217,7 @@ function outsideMarks(points) {
 function spreadByModel(chart, state, width) {
   const models = chart.models.filter((model) => !state.hidden.has(model.name));
   const domain = state.zoom.x ?? chart.room;
+  const scale = valueScale(chart, domain, width, chart.log);
   const { left, show } = names(models.map((model) => model.name), width);
   const marks = [];
   const all = [];
@@ -220,15 +236,16 @@ function spreadByModel(chart, state, width) {
   marks.push(Plot.line(all.filter((point) => point.client === picked.client), { x: "x", y: "y", stroke: css("ink"), strokeWidth: 1 }), tip(all));
   return {
     ...common(chart, width, 40 * Math.max(models.length, 1) + 64, left),
-    x: valueScale(chart, domain, width, chart.log),
+    x: scale,
     y: rowScale(models, show),
-    marks,
+    marks: [...valueAxis(scale), ...marks],
   };
 }
 
 function spreadByClient(chart, state, width) {
   const models = chart.models.filter((model) => !state.hidden.has(model.name));
   const domain = state.zoom.x ?? chart.room;
+  const scale = valueScale(chart, domain, width, chart.log);
   const first = models[0]?.values ?? [];
   const sign = chart.higherIsBetter ? -1 : 1; // the best one at the top
   const order = d3.sort(d3.range(chart.clients.length), (i) => sign * (first[i] ?? -Infinity));
@@ -243,9 +260,9 @@ function spreadByClient(chart, state, width) {
   marks.push(tip(all));
   return {
     ...common(chart, width, 22 * Math.max(order.length, 2) + 64, left),
-    x: valueScale(chart, domain, width, chart.log),
+    x: scale,
     y: rowScale(order, show),
-    marks,
+    marks: [...valueAxis(scale), ...marks],
   };
 }
 
@@ -256,6 +273,7 @@ function intervalsPlot(chart, state, width) {
   const domain = state.zoom.x ?? [low - pad, high + pad];
   const { left, show } = names(chart.rows.map(([name]) => name), width);
   const rows = chart.rows.map(([name, value, from, to], row) => ({
+    name,
     y: row,
     x: within(value, domain),
     value,
@@ -273,6 +291,7 @@ function intervalsPlot(chart, state, width) {
       ...(chart.zero ? [Plot.ruleX([0], { stroke: css("ink") })] : []),
       Plot.ruleY(known.filter((row) => row.from !== null), { y: "y", x1: "from", x2: "to", stroke: "colour", strokeWidth: 2.5, clip: true }),
       Plot.dot(known, { x: "x", y: "y", fill: "colour", r: 5, clip: true }),
+      Plot.dot(known.filter((row) => row.name === picked.client), { x: "x", y: "y", r: 8, stroke: css("ink"), strokeWidth: 2 }),
       tip(known),
     ],
   };
