@@ -7,6 +7,7 @@ round after the other; `mean:NAME` its mean over all rounds.
 from collections.abc import Callable
 
 import numpy as np
+import pandas as pd
 
 from idiolect.errors import UserError
 from idiolect.runs.folder import RunFolder
