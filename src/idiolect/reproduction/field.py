@@ -3,6 +3,7 @@
 Made from the records of the recipes of `field`, each of which is one federation.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +17,21 @@ from idiolect.reproduction.record import Record
 PAPER = "field"
 REPLICATES = 2000
 _SHARED, _TUNED = "FedAvg", "FedAvg, fine-tuned"
+_PROTOCOL = """\
+The same clients, rows, batches, first models and number of rounds for all; the same number of settings tried
+for each, chosen on validation rows; accuracy on each client's own test rows at the round chosen on validation
+rows, the mean over clients and seeds."""
+_ABOUT_RANKS = """\
+The mean rank over federations (1 is the best) with a 95 % interval over federations and seeds. A method with
+one shared model is ranked by that, all others by their own kind of model. Bold: the best of a federation."""
+_ABOUT_COSTS = """\
+Means over federations: accuracy of the worst tenth of clients, and of clients that were left out of training
+(where a federation has some) after they trained as their method has it; traffic and seconds of training
+relative to FedAvg; how much better the best test round, the field's habit, looks than the reported one."""
+
+
+# Of one federation: by the line of the recipe, the row of its table.
+Models = dict[str, dict[str, Any]]
 
 
 class Rank(NamedTuple):
@@ -26,25 +42,24 @@ class Rank(NamedTuple):
     high: float
 
 
-def judged_models(record: Record) -> pd.DataFrame:
-    """The models of a federation that methods are ranked by, a row for each line of the recipe."""
-    rows = [row for row in record["table"] if row["judged"]]
-    return pd.DataFrame(rows).set_index("line")
+def judged_models(record: Record) -> Models:
+    """The models of a federation that methods are ranked by."""
+    return {row["line"]: row for row in record["table"] if row["judged"]}
 
 
-def mean_ranks(tables: Sequence[pd.DataFrame]) -> dict[str, Rank]:
+def mean_ranks(federations: Sequence[Models]) -> dict[str, Rank]:
     """Of the methods that all federations have, the best first.
 
     A replicate of the interval draws federations with replacement, and every method's mean in each of them
     from what it varies by between seeds.
     """
-    lines = [line for line in tables[0].index if all(line in table.index for table in tables)]
-    values = np.stack([table.loc[lines, "reported"].to_numpy(dtype=float) for table in tables])
-    noise = np.stack([_noise_of_seeds(table.loc[lines]) for table in tables])
+    lines = [line for line in federations[0] if all(line in models for models in federations)]
+    values = np.array([[models[line]["reported"] for line in lines] for models in federations])
+    noise = np.array([[_noise_of_seeds(models[line]) for line in lines] for models in federations])
     draw = np.random.default_rng(0)
     replicates = []
     for _ in range(REPLICATES):
-        places = draw.integers(len(tables), size=len(tables))
+        places = draw.integers(len(federations), size=len(federations))
         drawn = values[places] + noise[places] * draw.normal(size=noise.shape)
         replicates.append(_ranks(drawn).mean(0))
     ends = [interval(column) for column in np.stack(replicates).T]
@@ -58,34 +73,31 @@ def mean_ranks(tables: Sequence[pd.DataFrame]) -> dict[str, Rank]:
 
 def field_page(records: Sequence[Record]) -> str:
     """Markdown."""
-    tables = {record["name"]: judged_models(record) for record in records}
-    ranks = mean_ranks(list(tables.values()))
+    federations = {record["item"]: judged_models(record) for record in records}
+    ranks = mean_ranks(list(federations.values()))
     named = ", ".join(f"[{record['item']}](../{record['name']}/README.md)" for record in records)
     lines = [
         "# All methods under one protocol",
         "",
-        f"{len(ranks)} methods on {len(records)} federations: {named}. The same clients, rows, batches, first models "
-        "and number of rounds for all; the same number of settings tried for each, chosen on validation rows; accuracy "
-        "on each client's own test rows at the round chosen on validation rows, the mean over clients and seeds.",
+        f"{len(ranks)} methods on {len(records)} federations: {named}.",
+        "",
+        _PROTOCOL,
         "",
         "## Ranks",
         "",
-        "The mean rank over federations (1 is the best) with a 95 % interval over federations and seeds. A method with "
-        "one shared model is ranked by that, all others by their own kind of model.",
+        _ABOUT_RANKS,
         "",
-        *_rank_table(ranks, records, tables),
+        *_rank_table(ranks, federations),
         "",
         "## What is said in the field",
         "",
-        *(f"- {sentence}" for sentence in _statements(records, tables, ranks)),
+        *(f"- {sentence}" for sentence in _statements(records, federations, ranks)),
         "",
         "## What it costs, and for whom",
         "",
-        "Means over federations: of the worst tenth of clients, of clients that were left out of training (where a "
-        "federation has some), of traffic and of seconds of training relative to FedAvg; and how much better the best "
-        "test round, the field's habit, looks than the round chosen on validation rows.",
+        _ABOUT_COSTS,
         "",
-        *_cost_table(ranks, tables),
+        *_cost_table(ranks, federations),
     ]
     return "\n".join(lines) + "\n"
 
@@ -95,69 +107,54 @@ def _ranks(values: np.ndarray) -> np.ndarray:
     return pd.DataFrame(-values).rank(axis=1).to_numpy()
 
 
-def _noise_of_seeds(table: pd.DataFrame) -> np.ndarray:
-    """The standard error of each mean over seeds; none where there is one seed."""
-    if "over_seeds" not in table:
-        return np.zeros(len(table))
-    return (table["over_seeds"].fillna(0.0) / table["seeds"] ** 0.5).to_numpy(dtype=float)
+def _noise_of_seeds(model: dict[str, Any]) -> float:
+    """The standard error of a mean over seeds; none where there is one seed."""
+    spread = float(model.get("over_seeds", math.nan))
+    return 0.0 if math.isnan(spread) else spread / math.sqrt(model["seeds"])
 
 
-def _rank_table(
-    ranks: dict[str, Rank], records: Sequence[Record], tables: dict[str, pd.DataFrame]
-) -> list[str]:
-    headings = ["method", "model", "mean rank", *(record["item"] for record in records)]
-    lines = [f"| {' | '.join(headings)} |", "|" + "---|" * len(headings)]
+def _rank_table(ranks: dict[str, Rank], federations: dict[str, Models]) -> list[str]:
+    winners = _winners(federations, ranks, "reported")
+    rows = []
     for line, rank in ranks.items():
-        first = next(iter(tables.values()))
-        cells = [line, str(first.loc[line, "kind"]), f"{rank.mean:.1f} ({rank.low:.1f} to {rank.high:.1f})"]
-        for table in tables.values():
-            value = show_value(float(table.loc[line, "reported"]), str(table.loc[line, "metric"]))
-            best = table.loc[list(ranks), "reported"].idxmax() == line
-            cells.append(f"**{value}**" if best else value)
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+        kind = next(iter(federations.values()))[line]["kind"]
+        cells = [line, kind, f"{rank.mean:.1f} ({rank.low:.1f} to {rank.high:.1f})"]
+        for item, models in federations.items():
+            value = show_value(models[line]["reported"], models[line]["metric"])
+            cells.append(f"**{value}**" if winners[item] == line else value)
+        rows.append(cells)
+    return _markdown(["method", "model", "mean rank", *federations], rows)
+
+
+def _cost_table(ranks: dict[str, Rank], federations: dict[str, Models]) -> list[str]:
+    rows = []
+    for line in ranks:
+        own = [models[line] for models in federations.values()]
+        shared = [models[_SHARED] for models in federations.values() if _SHARED in models]
+        metric = own[0]["metric"]
+        rows.append(
+            [
+                line,
+                show_value(_mean([model["worst_tenth"] for model in own]), metric),
+                show_value(_mean([model.get("newcomers", math.nan) for model in own]), metric),
+                _relative(own, shared, "megabytes"),
+                _relative(own, shared, "seconds"),
+                show_gain(_mean([_flattery(model) for model in own]), metric),
+            ]
+        )
+    return _markdown(["method", "worst 10 %", "newcomers", "traffic", "seconds", "best test round"], rows)
 
 
 def _statements(
-    records: Sequence[Record], tables: dict[str, pd.DataFrame], ranks: dict[str, Rank]
+    records: Sequence[Record], federations: dict[str, Models], ranks: dict[str, Rank]
 ) -> list[str]:
     """What is usually said, and how it stands here."""
-    said = [
-        _of_recipes(records, says) for says in dict.fromkeys(c["says"] for r in records for c in r["claims"])
-    ]
-    winners = {
-        record["item"]: table.loc[list(ranks), "reported"].idxmax()
-        for record, table in zip(records, tables.values(), strict=True)
-    }
-    several = len(set(winners.values())) > 1
-    verdict = "confirmed" if several else "contradicted" if len(records) > 1 else "inconclusive"
-    where = "; ".join(f"{item}: {line}" for item, line in winners.items())
-    said.append(f"No method wins everywhere: **{verdict}**. The best are {where}.")
+    claims = dict.fromkeys(claim["says"] for record in records for claim in record["claims"])
+    said = [_of_recipes(records, says) for says in claims]
+    said.append(_no_winner(federations, ranks))
     if _TUNED in ranks:
-        gaps = [
-            table.loc[_TUNED, "reported"] - table.loc[list(ranks), "reported"].max()
-            for table in tables.values()
-        ]
-        said.append(
-            f"Fine-tuned FedAvg has the mean rank {ranks[_TUNED].mean:.1f} of {len(ranks)}; to the best of each "
-            f"federation it lacks {_points(-max(gaps))} to {_points(-min(gaps))}."
-        )
-    every = np.concatenate([_flattery(table, list(ranks)) for table in tables.values()])
-    changed = sum(
-        table.loc[list(ranks), "reported"].idxmax() != table.loc[list(ranks), "best"].idxmax()
-        for table in tables.values()
-    )
-    said.append(
-        "Choosing the round on test rows flatters: **confirmed**"
-        if every.mean() > 0
-        else "Choosing the round on test rows flatters: **contradicted**"
-    )
-    said[-1] += (
-        f". The best test round is better than the reported one by {_points(float(every.mean()))} in the mean over "
-        f"methods and federations, at most by {_points(float(every.max()))}, and makes another method the best in "
-        f"{changed} of {len(tables)} federations."
-    )
-    return said
+        said.append(_fine_tuned(federations, ranks))
+    return [*said, _flatters(federations, ranks)]
 
 
 def _of_recipes(records: Sequence[Record], says: str) -> str:
@@ -171,43 +168,70 @@ def _of_recipes(records: Sequence[Record], says: str) -> str:
     return f"{says}: {told}."
 
 
-def _cost_table(ranks: dict[str, Rank], tables: dict[str, pd.DataFrame]) -> list[str]:
-    headings = ["method", "worst 10 %", "newcomers", "traffic", "seconds", "best test round"]
-    lines = [f"| {' | '.join(headings)} |", "|" + "---|" * len(headings)]
-    metric = str(next(iter(tables.values()))["metric"].iloc[0])
-    for line in ranks:
-        flattery = np.mean([_flattery(table, [line]) for table in tables.values()])
-        cells = [
-            line,
-            show_value(_mean_of(tables, line, "worst_tenth"), metric),
-            show_value(_mean_of(tables, line, "newcomers"), metric),
-            _times(_relative(tables, line, "megabytes")),
-            _times(_relative(tables, line, "seconds")),
-            show_gain(float(flattery), metric),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+def _no_winner(federations: dict[str, Models], ranks: dict[str, Rank]) -> str:
+    winners = _winners(federations, ranks, "reported")
+    several = len(set(winners.values())) > 1
+    verdict = "confirmed" if several else "contradicted" if len(federations) > 1 else "inconclusive"
+    where = "; ".join(f"{item}: {line}" for item, line in winners.items())
+    return f"No method wins everywhere: **{verdict}**. The best are, if often within noise, {where}."
 
 
-def _flattery(table: pd.DataFrame, lines: Sequence[str]) -> np.ndarray:
-    return (table.loc[lines, "best"] - table.loc[lines, "reported"]).to_numpy(dtype=float)
+def _fine_tuned(federations: dict[str, Models], ranks: dict[str, Rank]) -> str:
+    lacks = [
+        max(models[line]["reported"] for line in ranks) - models[_TUNED]["reported"]
+        for models in federations.values()
+    ]
+    return (
+        f"Fine-tuned FedAvg has the mean rank {ranks[_TUNED].mean:.1f} of {len(ranks)}; to the best of a "
+        f"federation it lacks {_points(min(lacks))} to {_points(max(lacks))}."
+    )
 
 
-def _mean_of(tables: dict[str, pd.DataFrame], line: str, column: str) -> float:
-    """Over the federations that have it."""
-    known = [float(table.loc[line, column]) for table in tables.values() if column in table]
-    return float(np.mean(known)) if known else float("nan")
+def _flatters(federations: dict[str, Models], ranks: dict[str, Rank]) -> str:
+    every = [_flattery(models[line]) for models in federations.values() for line in ranks]
+    by_test, reported = (_winners(federations, ranks, column) for column in ("best", "reported"))
+    changed = sum(by_test[item] != line for item, line in reported.items())
+    return (
+        "Choosing the round on test rows flatters, as it cannot but do. The best test round is better than "
+        f"the reported one by {_points(_mean(every))} in the mean over methods and federations, at most by "
+        f"{_points(max(every))}, and makes another method the best in {changed} of {len(federations)} "
+        "federations."
+    )
 
 
-def _relative(tables: dict[str, pd.DataFrame], line: str, column: str) -> float:
-    if not all(_SHARED in table.index for table in tables.values()):
-        return float("nan")
-    return float(np.mean([table.loc[line, column] / table.loc[_SHARED, column] for table in tables.values()]))
+def _winners(federations: dict[str, Models], ranks: dict[str, Rank], column: str) -> dict[str, str]:
+    """The best method of each federation."""
+    return {
+        item: max(ranks, key=lambda line: float(models[line][column])) for item, models in federations.items()
+    }
 
 
-def _times(ratio: float) -> str:
-    return "–" if ratio != ratio else f"{ratio:.2g} x"
+def _flattery(model: dict[str, Any]) -> float:
+    return float(model["best"] - model["reported"])
 
 
-def _points(share: Any) -> str:
-    return f"{100 * float(share):.1f} points"
+def _relative(own: Sequence[dict[str, Any]], shared: Sequence[dict[str, Any]], column: str) -> str:
+    """How many times as much as FedAvg; nothing where that is missing."""
+    if len(shared) != len(own):
+        return "–"
+    return (
+        f"{_mean([model[column] / fedavg[column] for model, fedavg in zip(own, shared, strict=True)]):.2g} x"
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Of the values that there are."""
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:.1f} points"
+
+
+def _markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [
+        f"| {' | '.join(headings)} |",
+        "|" + "---|" * len(headings),
+        *(f"| {' | '.join(r)} |" for r in rows),
+    ]
