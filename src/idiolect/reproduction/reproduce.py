@@ -80,7 +80,7 @@ def reproduce_recipes(
     return Reproduction([record for _, record in kept], failures, missing, out)
 
 
-def publish(out: Path, folder: Path) -> None:
+def publish_results(out: Path, folder: Path) -> None:
     """Copy pages, tables and figures, but no runs, to where they are read."""
     for file in out.rglob("*"):
         place = file.relative_to(out)
