@@ -1,4 +1,4 @@
-"""A recipe's page in a real browser: it opens, fits, is free of barriers, and says what came of the claims."""
+"""A recipe's page in a real browser: it opens, fits, has no barriers, and says what came of claims."""
 
 from collections.abc import Iterator
 from pathlib import Path
