@@ -208,3 +208,10 @@ def test_scripts_of_others_are_those_that_were_released(folder: Path) -> None:
     for name, licence, digest in listed:
         assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest
         assert (folder / licence).stat().st_size > 300
+
+
+def test_a_page_with_scripts_of_others_has_their_licences() -> None:
+    page = samples.page_of([])
+    for holder in ("Copyright 2010-2026 Mike Bostock", "Copyright 2020-2025 Observable, Inc."):
+        assert page.count(holder) >= 2  # in the licence, and in the script itself
+    assert page.count("Permission to use, copy, modify, and/or distribute this software") == 2
