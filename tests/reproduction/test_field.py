@@ -84,3 +84,12 @@ def test_costs_are_relative_to_fedavg_and_newcomers_are_of_those_who_have_them(p
     ditto = next(line for line in costs.splitlines() if line.startswith("| Ditto"))
     # megabytes 6 of 2, seconds 4 of 2; the worst tenth is the mean of 0.45 and 0.40
     assert ditto == "| Ditto | 42.5 % | 25.0 % | 3 x | 2 x | 0.0 points |"
+
+
+def test_a_federation_with_fewer_methods_is_shown_but_not_ranked():
+    few = {"alone": 0.2, "FedAvg": 0.1}
+    shown = field_page([record("a", FIRST), record("b", few)])
+    row = next(line for line in shown.splitlines() if line.startswith("| Ditto | personal"))
+    assert row == "| Ditto | personal | 1.0 (1.0 to 1.0) | **90.0 %** | – |"
+    row = next(line for line in shown.splitlines() if line.startswith("| alone | personal"))
+    assert row == "| alone | personal | 3.0 (3.0 to 3.0) | 70.0 % | **20.0 %** |"

@@ -23,7 +23,8 @@ for each, chosen on validation rows; accuracy on each client's own test rows at 
 rows, the mean over clients and seeds."""
 _ABOUT_RANKS = """\
 The mean rank over federations (1 is the best) with a 95 % interval over federations and seeds. A method with
-one shared model is ranked by that, all others by their own kind of model. Bold: the best of a federation."""
+one shared model is ranked by that, all others by their own kind of model. Federations that some methods
+cannot be played on do not count in ranks. Bold: the best of a federation."""
 _ABOUT_COSTS = """\
 Means over federations: accuracy of the worst tenth of clients, and of clients that were left out of training
 (where a federation has some) after they trained as their method has it; traffic and seconds of training
@@ -74,7 +75,8 @@ def mean_ranks(federations: Sequence[Models]) -> dict[str, Rank]:
 def field_page(records: Sequence[Record]) -> str:
     """Markdown."""
     federations = {record["item"]: judged_models(record) for record in records}
-    ranks = mean_ranks(list(federations.values()))
+    most = max(map(len, federations.values()))
+    ranks = mean_ranks([models for models in federations.values() if len(models) == most])
     named = ", ".join(f"[{record['item']}](../{record['name']}/README.md)" for record in records)
     lines = [
         "# All methods under one protocol",
@@ -114,13 +116,13 @@ def _noise_of_seeds(model: dict[str, Any]) -> float:
 
 
 def _rank_table(ranks: dict[str, Rank], federations: dict[str, Models]) -> list[str]:
-    winners = _winners(federations, ranks, "reported")
+    winners = _winners(federations, "reported")
     rows = []
     for line, rank in ranks.items():
-        kind = next(iter(federations.values()))[line]["kind"]
+        kind = next(models[line]["kind"] for models in federations.values() if line in models)
         cells = [line, kind, f"{rank.mean:.1f} ({rank.low:.1f} to {rank.high:.1f})"]
         for item, models in federations.items():
-            value = show_value(models[line]["reported"], models[line]["metric"])
+            value = show_value(models[line]["reported"], models[line]["metric"]) if line in models else "–"
             cells.append(f"**{value}**" if winners[item] == line else value)
         rows.append(cells)
     return _markdown(["method", "model", "mean rank", *federations], rows)
@@ -129,8 +131,9 @@ def _rank_table(ranks: dict[str, Rank], federations: dict[str, Models]) -> list[
 def _cost_table(ranks: dict[str, Rank], federations: dict[str, Models]) -> list[str]:
     rows = []
     for line in ranks:
-        own = [models[line] for models in federations.values()]
-        shared = [models[_SHARED] for models in federations.values() if _SHARED in models]
+        there = [models for models in federations.values() if line in models]
+        own = [models[line] for models in there]
+        shared = [models[_SHARED] for models in there if _SHARED in models]
         metric = own[0]["metric"]
         rows.append(
             [
@@ -151,10 +154,10 @@ def _statements(
     """What is usually said, and how it stands here."""
     claims = dict.fromkeys(claim["says"] for record in records for claim in record["claims"])
     said = [_of_recipes(records, says) for says in claims]
-    said.append(_no_winner(federations, ranks))
+    said.append(_no_winner(federations))
     if _TUNED in ranks:
         said.append(_fine_tuned(federations, ranks))
-    return [*said, _flatters(federations, ranks)]
+    return [*said, _flatters(federations)]
 
 
 def _of_recipes(records: Sequence[Record], says: str) -> str:
@@ -168,8 +171,8 @@ def _of_recipes(records: Sequence[Record], says: str) -> str:
     return f"{says}: {told}."
 
 
-def _no_winner(federations: dict[str, Models], ranks: dict[str, Rank]) -> str:
-    winners = _winners(federations, ranks, "reported")
+def _no_winner(federations: dict[str, Models]) -> str:
+    winners = _winners(federations, "reported")
     several = len(set(winners.values())) > 1
     verdict = "confirmed" if several else "contradicted" if len(federations) > 1 else "inconclusive"
     where = "; ".join(f"{item}: {line}" for item, line in winners.items())
@@ -178,8 +181,9 @@ def _no_winner(federations: dict[str, Models], ranks: dict[str, Rank]) -> str:
 
 def _fine_tuned(federations: dict[str, Models], ranks: dict[str, Rank]) -> str:
     lacks = [
-        max(models[line]["reported"] for line in ranks) - models[_TUNED]["reported"]
+        max(model["reported"] for model in models.values()) - models[_TUNED]["reported"]
         for models in federations.values()
+        if _TUNED in models
     ]
     return (
         f"Fine-tuned FedAvg has the mean rank {ranks[_TUNED].mean:.1f} of {len(ranks)}; to the best of a "
@@ -187,9 +191,9 @@ def _fine_tuned(federations: dict[str, Models], ranks: dict[str, Rank]) -> str:
     )
 
 
-def _flatters(federations: dict[str, Models], ranks: dict[str, Rank]) -> str:
-    every = [_flattery(models[line]) for models in federations.values() for line in ranks]
-    by_test, reported = (_winners(federations, ranks, column) for column in ("best", "reported"))
+def _flatters(federations: dict[str, Models]) -> str:
+    every = [_flattery(model) for models in federations.values() for model in models.values()]
+    by_test, reported = (_winners(federations, column) for column in ("best", "reported"))
     changed = sum(by_test[item] != line for item, line in reported.items())
     return (
         "Choosing the round on test rows flatters, as it cannot but do. The best test round is better than "
@@ -199,10 +203,11 @@ def _flatters(federations: dict[str, Models], ranks: dict[str, Rank]) -> str:
     )
 
 
-def _winners(federations: dict[str, Models], ranks: dict[str, Rank], column: str) -> dict[str, str]:
+def _winners(federations: dict[str, Models], column: str) -> dict[str, str]:
     """The best method of each federation."""
     return {
-        item: max(ranks, key=lambda line: float(models[line][column])) for item, models in federations.items()
+        item: max(models, key=lambda line: float(models[line][column]))
+        for item, models in federations.items()
     }
 
 
