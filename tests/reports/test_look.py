@@ -365,7 +365,7 @@ def test_many_clients_and_evaluations_do_not_make_a_heavy_page(
 ) -> None:
     many = enlarged(evidence, clients)
     told = [
-        Told("apfl", "alpha", clients),
+        Told("apfl", "mixing", clients),
         Told("pfedkm", "labels", clients),
         Told("ifca", "labels", clients),
     ]
