@@ -120,7 +120,7 @@ function lineMarks(line, chart, inside, count) {
   const look = {
     stroke: isPicked ? css("ink") : stroke,
     strokeWidth: isPicked ? 3 : faint ? 1 : line.width + 0.3,
-    strokeOpacity: faint ? (picked.client ? 0.2 : 0.55) : 1,
+    strokeOpacity: faint ? (picked.client || count > 30 ? 0.2 : 0.55) : 1,
     strokeDasharray: line.dash || null,
     clip: true,
   };
