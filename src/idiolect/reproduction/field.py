@@ -81,7 +81,7 @@ def field_page(records: Sequence[Record]) -> str:
     lines = [
         "# All methods under one protocol",
         "",
-        f"{len(ranks)} methods on {len(records)} federations: {named}.",
+        f"{len(ranks)} methods (FedAvg twice: its shared model, and what clients make of it) on {named}.",
         "",
         _PROTOCOL,
         "",
