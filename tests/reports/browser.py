@@ -117,6 +117,7 @@ class Browser:
             ("mouseReleased", end),
         ):
             self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, buttons=1, **button)
+        self.evaluate("new Promise(done => setTimeout(done, 50))")  # until then d3 takes a click for its end
 
     def hover(self, x: float, y: float) -> None:
         """Move the mouse to a place of the window."""

@@ -1,5 +1,6 @@
 """A chart of each kind, and pages made of charts."""
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -7,6 +8,7 @@ import numpy as np
 from idiolect.reports.browser import charts_html
 from idiolect.reports.charts import Bars, Chart, Curves, HeatMap, Intervals, Series, Spread
 from idiolect.reports.html import render
+from idiolect.reports.room import Room
 
 CLIENTS = tuple(f"client-{number:02d}" for number in range(12))
 
@@ -84,6 +86,27 @@ def bars() -> Bars:
 
 def every_chart() -> list[Chart]:
     return [curves(), own_weights(), spread(), intervals(), mixing(), labels(), bars()]
+
+
+def odd_charts() -> list[Chart]:
+    """Charts with nothing, or nothing usual, to draw."""
+    return [
+        Curves("none", "d", [], "y"),
+        Curves("empty", "d", [Series("a", {"round": []}, [])], "y"),
+        Curves("nan", "d", [Series("a", {"round": [1, 2]}, [math.nan, math.nan])], "y", y_log=True),
+        Curves("inf", "d", [Series("a", {"round": [1, 2]}, [math.inf, 1.0])], "y"),
+        Curves("one value", "d", [Series("a", {"round": [5]}, [0.3])], "y"),
+        Curves("powers", "d", [Series("a", {"round": [1, 10, 1000]}, [3e-6, 0.2, 70.0])], "y", True, True),
+        Spread("nobody", "d", "l", {"apfl": {}}),
+        Spread("nan", "d", "l", {"apfl": {"a": math.nan}}),
+        Spread("far", "d", "l", {"apfl": {"a": 5.0, "b": 900.0}}, room=Room(4.0, 40.0, logarithmic=True)),
+        Intervals("nothing", "d", "l", []),
+        Intervals("no ends", "d", "l", [("a", 1.0, math.nan, math.nan), ("b", math.inf, math.nan, math.nan)]),
+        HeatMap("no cells", "d", [], [], [], "r", "c", "v"),
+        HeatMap("hole", "d", ["a"], ["b", "c"], [[1.0, math.nan]], "r", "c", "v"),
+        Bars("no bars", "d", "l", {}),
+        Bars("zero", "d", "l", {"a": {"w": 0.0}}),
+    ]
 
 
 def page_of(charts: Iterable[Chart]) -> str:

@@ -87,7 +87,10 @@ def test_axe_finds_nothing_in_the_way(
 ) -> None:
     browser.open(request.getfixturevalue(name), width=1280, dark=dark)
     browser.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
-    assert browser.violations() == []
+    # A run that goes on is shown as it is by loading its page again, without any script.
+    meant = "meta-refresh:" if name == "live" else "nothing:"
+    found = [told for told in browser.violations() if not told.startswith(meant)]
+    assert found == []
 
 
 @pytest.mark.parametrize(

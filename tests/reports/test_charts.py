@@ -184,21 +184,7 @@ def test_every_chart_is_a_file_of_each_kind_under_the_name_that_it_has_on_the_pa
 
 
 @pytest.mark.parametrize(
-    "chart",
-    [
-        Curves("none", "d", [], "y"),
-        Curves("empty", "d", [Series("a", {"round": []}, [])], "y"),
-        Curves("nan", "d", [Series("a", {"round": [1, 2]}, [math.nan, math.nan])], "y", y_log=True),
-        Curves("inf", "d", [Series("a", {"round": [1, 2]}, [math.inf, 1.0])], "y"),
-        Spread("nobody", "d", "l", {"apfl": {}}),
-        Spread("nan", "d", "l", {"apfl": {"a": math.nan}}),
-        Intervals("nothing", "d", "l", []),
-        Intervals("no ends", "d", "l", [("a", 1.0, math.nan, math.nan), ("b", math.inf, math.nan, math.nan)]),
-        HeatMap("no cells", "d", [], [], [], "r", "c", "v"),
-        HeatMap("hole", "d", ["a"], ["b", "c"], [[1.0, math.nan]], "r", "c", "v"),
-        Bars("no bars", "d", "l", {}),
-    ],
-    ids=lambda chart: f"{type(chart).__name__}-{chart.title}",
+    "chart", samples.odd_charts(), ids=lambda chart: f"{type(chart).__name__}-{chart.title}"
 )
 def test_charts_with_nothing_to_draw_are_drawn(chart: Curves, tmp_path: Path) -> None:
     (file,) = save_static([chart], tmp_path)
@@ -222,3 +208,10 @@ def test_scripts_of_others_are_those_that_were_released(folder: Path) -> None:
     for name, licence, digest in listed:
         assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest
         assert (folder / licence).stat().st_size > 300
+
+
+def test_a_page_with_scripts_of_others_has_their_licences() -> None:
+    page = samples.page_of([])
+    for holder in ("Copyright 2010-2026 Mike Bostock", "Copyright 2020-2025 Observable, Inc."):
+        assert page.count(holder) >= 2  # in the licence, and in the script itself
+    assert page.count("Permission to use, copy, modify, and/or distribute this software") == 2

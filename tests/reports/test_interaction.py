@@ -233,6 +233,20 @@ def test_the_numbers_of_each_figure_are_a_table_and_files(opened: Browser) -> No
     opened.complaints.clear()  # the requests for these two files
 
 
+def test_charts_with_nothing_usual_to_draw_are_drawn(browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "odd.html").write_text(samples.page_of(samples.odd_charts()))
+    for width in (1280, 360):
+        browser.open(tmp_path / "odd.html", width=width)
+        drawn = browser.evaluate("document.querySelectorAll('figure .drawing > svg').length")
+        assert drawn == len(samples.odd_charts())
+        assert browser.evaluate("document.querySelector('main').innerHTML.match(/NaN|undefined/g)") is None
+        assert browser.complaints == []
+    # Every tick of a logarithmic axis has its label.
+    assert ticks(browser, "far") == ["5", "10", "20"]
+    assert ticks(browser, "powers") == ["1", "10", "100", "1000"]
+    assert ticks(browser, "powers", "y") == ["1e−5", "0.001", "0.1", "10"]
+
+
 def test_a_window_that_gets_narrow_draws_anew(opened: Browser) -> None:
     width = "document.querySelector('#learning-curves .drawing svg').getBoundingClientRect().width"
     before = opened.evaluate(width)

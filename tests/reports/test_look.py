@@ -114,7 +114,14 @@ def test_every_method_has_a_look_of_its_own_whatever_it_is_compared_with() -> No
     assert baselines == {"alone", "shared"}
     assert baselines.isdisjoint(style.colour_name for style in others)
     assert {styles["local"].mark, styles["fedavg"].mark}.isdisjoint(style.mark for style in others)
-    assert len({styles[name].colour_name for name in SEVEN}) == 7
+    together = (
+        SEVEN,
+        ["fedprox", "scaffold", "apfl", "efl"],  # EFL's figures
+        ["fedavg", "scaffold", "apfl", "per-fedavg", "pfedme"],  # APFL's
+        ["perm-two-stage", "heterofl", "fedrolex", "federated-dropout"],  # PERM's sizes
+    )
+    for names in together:
+        assert len({styles[name].colour_name for name in names}) == len(names)
 
 
 def test_model_kinds_differ_by_line_and_fill() -> None:
@@ -358,7 +365,7 @@ def test_many_clients_and_evaluations_do_not_make_a_heavy_page(
 ) -> None:
     many = enlarged(evidence, clients)
     told = [
-        Told("apfl", "alpha", clients),
+        Told("apfl", "mixing", clients),
         Told("pfedkm", "labels", clients),
         Told("ifca", "labels", clients),
     ]

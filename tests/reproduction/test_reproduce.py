@@ -162,7 +162,11 @@ def test_other_seeds(file, tmp_path):
 def test_pages_are_written(found, folder):
     out = folder / "out"
     index = (out / "README.md").read_text()
-    assert "[Figure 0](apfl-fig0/README.md)" in index
+    assert "[apfl-fig0](apfl-fig0/README.md)" in index
+    html = (out / "apfl-fig0" / "index.html").read_text()
+    assert "what cannot be" in html
+    assert "https://" not in html.partition("<script>")[0]  # nothing is fetched
+    assert {file.suffix for file in (out / "apfl-fig0").glob("*-round.*")} == {".svg", ".png"}
     page = (out / "apfl-fig0" / "README.md").read_text()
     assert "four rounds" in page
     assert "55.0 %" in page
@@ -198,3 +202,11 @@ def test_settings_that_there_are_not_are_refused_before_anything_is_played(tmp_p
     path.write_text(RECIPE.replace("fast: {method.local_steps: 4}", "fast: {roundz: 4}"))
     assert "roundz is not a setting" in invoke("reproduce", path, "--out", tmp_path / "out", mistake=True)
     assert not (tmp_path / "out").exists()
+
+
+def test_what_is_published_is_read_without_runs(found, folder, tmp_path, file):
+    idiolect.reproduce(file, out=folder / "out", jobs=1, publish=tmp_path / "docs")
+    names = {path.name for path in (tmp_path / "docs" / "apfl-fig0").iterdir()}
+    assert {"README.md", "table.csv", "accuracy-slow-round.svg"} <= names
+    assert not any(name.endswith(("-seconds.svg", ".json", ".png")) for name in names)
+    assert not (tmp_path / "docs" / "runs").exists()

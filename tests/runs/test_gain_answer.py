@@ -35,11 +35,11 @@ def test_joining_helps() -> None:
     told = answer(SHARED, model("apfl", 0.01, -0.01, 0.02), model("pfedkm", 0.063, 0.008, 0.129))
     assert told == [
         "Joining helps: with pfedkm, the best here, the mean test accuracy is 84.3 % instead of 78.0 % "
-        "alone: +6.3 points (95 %: +0.8 to +12.9, more than noise).",
-        "With it 4 of 15 clients gain more than noise, 1 lose (by chance about 0.75 would seem to), and 10 "
-        "cannot be told from no change.",
-        "Within noise of training alone: apfl +1.0 points.",
-        "Worse than alone: one shared model (fedavg) −17.0 points.",
+        "alone, a gain of 6.3 points (95 %: +0.8 to +12.9, more than noise).",
+        "With it 4 of 15 clients gain more than noise, 1 loses, and 10 cannot be told from no change; by "
+        "chance alone about 0.75 would seem to gain or lose.",
+        "Within noise of training alone: apfl (+1.0 points).",
+        "Worse than alone: one shared model (−17.0 points).",
     ]
 
 
@@ -58,7 +58,13 @@ def test_it_may_make_no_difference_or_hurt_or_nobody_can_say(
     told = answer(SHARED, model("apfl", gain, low, high, **unknown))
     assert told[0].startswith(words)
     assert ("more than noise)" in told[0]) == (high < 0)
+    assert f"a {'loss' if gain < 0 else 'gain'} of {100 * abs(gain):.1f} points" in told[0]
     assert any(line.startswith("With it 4 of 15") for line in told) != math.isnan(low)
+
+
+@pytest.mark.parametrize(("lose", "words"), [(0, ", none loses, "), (1, ", 1 loses, "), (3, ", 3 lose, ")])
+def test_how_many_lose(lose: int, words: str) -> None:
+    assert words in answer(SHARED, model("apfl", 0.02, 0.01, 0.03, lose=lose))[1]
 
 
 def test_what_diverged_is_not_the_answer() -> None:

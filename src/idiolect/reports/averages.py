@@ -69,5 +69,5 @@ def _costs(run: RunFolder) -> pd.DataFrame:
 
 def _seconds(run: RunFolder) -> "pd.Series[float] | None":
     """Of training up to the end of each round; None where the run has no table of them."""
-    timing = run.timing() if hasattr(run, "timing") else None
-    return None if timing is None or timing.empty else timing.set_index("round")["seconds"]
+    timing = run.timing()
+    return None if timing.empty else timing.set_index("round")["seconds"]

@@ -4,8 +4,10 @@
     of                  a metric (`accuracy`, `loss`), or a quantity of `quantities.py` (`seconds_per_round`,
                         `diagnostic:labels`); left out: what the runs are reported by
     part, at            of which rows, and at which round: `reported` (chosen on validation rows), `last`,
-                        `best` (the best test round, the field's habit), or a round's number
+                        `best` (the best test round, the field's habit), or a round's number; `newcomers` are
+                        the test rows of clients left out of training, `newcomers-train` those they train on
     higher, than        the first model has the higher value, by more than `margin`; `lower` alike
+    times               the second model's value is multiplied by it first: half as much is `times: 0.5`
     rising, falling     models in the order of their values
     equal, within       two or more models differ by no more than `within`
     near                with `model`: its value is a number, or its values are numbers, up to `within`
@@ -27,7 +29,7 @@ from idiolect.core.hyper import STRICT
 
 Model = str
 Moment = Literal["reported", "last", "best"] | Annotated[int, Field(ge=0)]
-Part = Literal["train", "validation", "test", "newcomers"]
+Part = Literal["train", "validation", "test", "newcomers", "newcomers-train"]
 
 
 class Comparison(NamedTuple):
@@ -56,6 +58,7 @@ class Claim:
     model: Model | None = None
     near: float | tuple[float, ...] | None = None
     margin: float = 0.0
+    times: float = 1.0
     within: float | None = None
     panels: tuple[str, ...] | None = None
     between: tuple[float, float] | None = None

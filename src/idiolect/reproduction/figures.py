@@ -8,12 +8,13 @@ import pandas as pd
 
 from idiolect.errors import UserError
 from idiolect.evaluation.summary import reported_part
+from idiolect.reports.averages import BITS_PER_MEGABYTE
 from idiolect.reports.charts import Bars, Chart, Curves, HeatMap, Series, Spread
+from idiolect.reports.ordering import by_similarity
 from idiolect.reproduction.claims import Moment
 from idiolect.reproduction.figure_plans import Drawing, FigurePlan
 from idiolect.reproduction.outcome import Outcome, metrics_of
 from idiolect.reproduction.plan import Place
-from idiolect.reproduction.quantities import BITS_PER_MEGABYTE
 from idiolect.reproduction.recipe import kind_and_line
 from idiolect.runs.folder import RunFolder
 
@@ -108,15 +109,20 @@ def _matrix(outcome: Outcome, plan: FigurePlan, panel: str) -> Iterator[Chart]:
     for model in plan.models or outcome.plan.lines:
         line, _, runs = _runs(outcome, model, panel)
         values = outcome.values(line, panel, "diagnostic:mixing_matrix", at=_LAST).iloc[:, 0].to_numpy()
-        names = [str(name) for name in runs[0].clients().index]
-        square = values.reshape(len(names), len(names))
-        words = "How much the client of a row learns from the client of a column: the first seed's weights."
+        clients = [str(name) for name in runs[0].clients().index]
+        square = values.reshape(len(clients), len(clients))
+        order = by_similarity(square)
+        names = [clients[place] for place in order]
+        words = (
+            "How much the client of a row learns from the client of a column: the first seed's weights, with "
+            "those side by side whose weights are alike."
+        )
         yield HeatMap(
             f"{_title(plan, panel)}: {line}",
             words,
             names,
             names,
-            square.tolist(),
+            square[np.ix_(order, order)].tolist(),
             "client",
             "learns from",
             "weight",

@@ -22,7 +22,7 @@ def write_index(out: Path) -> None:
     records = read_records(out)
     for record in records:
         folder = out / record["name"]
-        figures = [file.name for file in sorted(folder.glob("*.svg")) if not _is_other_axis(file.stem)]
+        figures = [file.name for file in figures_of(folder)]
         write_bytes(folder / "README.md", recipe_page(record, figures).encode())
     if of_field := [record for record in records if record["paper"] == FIELD]:
         (out / FIELD).mkdir(exist_ok=True)
@@ -30,6 +30,13 @@ def write_index(out: Path) -> None:
     write_bytes(
         out / "README.md", index_page(records, [p for p in PAPERS if (out / f"{p}.html").is_file()]).encode()
     )
+
+
+def figures_of(folder: Path) -> list[Path]:
+    """The figures of a recipe, without those of the same curves over megabytes or seconds."""
+    return [
+        file for file in sorted(folder.glob("*.svg")) if not file.stem.endswith(("-megabytes", "-seconds"))
+    ]
 
 
 def read_records(out: Path) -> list[Record]:
@@ -117,8 +124,3 @@ def _markdown(table: Table) -> list[str]:
     headings, rows = table
     lines = [f"| {' | '.join(headings)} |", "|" + "---|" * len(headings)]
     return lines + [f"| {' | '.join(row)} |" for row in rows]
-
-
-def _is_other_axis(name: str) -> bool:
-    """Whether a figure is the same curves over megabytes or seconds."""
-    return name.endswith(("-megabytes", "-seconds"))

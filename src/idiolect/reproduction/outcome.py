@@ -151,7 +151,7 @@ class Outcome:
         values = self.values(model, at_first, claim.of, claim.part, claim.at)
         if isinstance(second, str):
             other, at_second = _split(second, panel)
-            others = self.values(other, at_second, claim.of, claim.part, claim.at)
+            others = claim.times * self.values(other, at_second, claim.of, claim.part, claim.at)
             same = at_first == at_second and values.index.equals(others.index)
             return paired_difference(values, others) if same else apart_difference(values, others)
         targets = np.atleast_1d(np.asarray(second, dtype=float))
@@ -166,15 +166,8 @@ def client_metric(
     run: RunFolder, kind: str | None, metric: str, part: Part | None, at: Moment
 ) -> "pd.Series[float]":
     """Every client's value of a model of a run."""
-    if part == "newcomers":
-        file = run.path / "newcomers.parquet"
-        if not file.is_file():
-            raise UserError(f"nobody was left out of training in {str(run.path)!r}")
-        table = read_parquet(file)
-        chosen = table[
-            (table.stage == AFTER) & (table.kind == kind) & (table.metric == metric) & (table.part == "test")
-        ]
-        return chosen.set_index("client")["value"]
+    if part == "newcomers" or part == "newcomers-train":
+        return _newcomer_metric(run, kind, metric, "test" if part == "newcomers" else "train")
     metrics, summary = metrics_of(run.path), summary_of(run.path)
     if kind not in summary["kinds"]:
         raise UserError(f"{summary['judged_by']} is there, but no {kind} model")
@@ -182,6 +175,18 @@ def client_metric(
     assert part is not None
     number = round_of(metrics, summary, str(kind), metric, at)
     return values_at(metrics, str(kind), part, metric, number)
+
+
+def _newcomer_metric(run: RunFolder, kind: str | None, metric: str, rows: str) -> "pd.Series[float]":
+    """Of every client that was left out of training, once it has its model."""
+    file = run.path / "newcomers.parquet"
+    if not file.is_file():
+        raise UserError(f"nobody was left out of training in {str(run.path)!r}")
+    table = read_parquet(file)
+    chosen = table[
+        (table.stage == AFTER) & (table.kind == kind) & (table.metric == metric) & (table.part == rows)
+    ]
+    return chosen.set_index("client")["value"]
 
 
 def round_of(metrics: pd.DataFrame, summary: Mapping[str, Any], kind: str, metric: str, at: Moment) -> int:

@@ -30,6 +30,8 @@ def shown(outcome: Outcome, record: Record) -> Shown:
 
 def write_page(recipe: Shown, folder: Path) -> None:
     """Write a recipe's page, and its figures as files."""
+    for old in (*folder.glob("*.svg"), *folder.glob("*.png")):  # of a recipe that was different
+        old.unlink()
     save_static(recipe.charts, folder)
     write_bytes(
         folder / "index.html", _page(f"{recipe.record['item']}: {recipe.record['title']}", [recipe]).encode()

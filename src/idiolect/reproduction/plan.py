@@ -73,7 +73,7 @@ class Plan:
         """What is tried for each place whose settings are open, with the first seed."""
         tried = {}
         for place in self.places:
-            at_first = self.recipe.tune.on == "each" or place.panel == self.panels[0]
+            at_first = self.recipe.tune.panels == "each" or place.panel == self.panels[0]
             if at_first and (grid := self.recipe.tune.of(place.line)):
                 tried[place] = [(point, self.config_of(place, self.seeds[0], point)) for point in grid]
         return tried
@@ -104,7 +104,7 @@ class Plan:
         return tried + len(self.places) * len(self.seeds) - len(self.trials)
 
     def _tuned_at(self, place: Place) -> Place:
-        return place if self.recipe.tune.on == "each" else Place(self.panels[0], place.line)
+        return place if self.recipe.tune.panels == "each" else Place(self.panels[0], place.line)
 
     def config_of(self, place: Place, seed: int, point: Settings) -> RunConfig:
         """The run at a place with a seed and what is chosen there; its folder follows from all of it."""

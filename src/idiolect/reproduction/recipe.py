@@ -70,7 +70,7 @@ class Tune:
 
     grid: Grid = field(default_factory=dict)
     lines: dict[str, Grid] = Field(default_factory=dict, description="in place of `grid` for some lines")
-    on: Literal["first", "each"] = Field(
+    panels: Literal["first", "each"] = Field(
         default="first", description="panel: the first one's choice is for all"
     )
     keep_split: bool = Field(

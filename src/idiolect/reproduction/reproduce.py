@@ -17,7 +17,7 @@ import pandas as pd
 
 from idiolect.errors import UserError
 from idiolect.reports import can_write_reports
-from idiolect.reproduction.index import write_index
+from idiolect.reproduction.index import figures_of, write_index
 from idiolect.reproduction.outcome import Outcome
 from idiolect.reproduction.plan import Plan, plans_of
 from idiolect.reproduction.play import OutOfTimeError, Told, play_plans
@@ -27,7 +27,6 @@ from idiolect.reproduction.words import verdict_words
 from idiolect.store.files import clear_write_errors, write_bytes
 
 OUT = Path("runs/reproduce")
-_PUBLISHED = (".md", ".csv", ".svg", ".html")
 
 
 class Reproduction:
@@ -80,14 +79,14 @@ def reproduce_recipes(
     return Reproduction([record for _, record in kept], failures, missing, out)
 
 
-def publish(out: Path, folder: Path) -> None:
-    """Copy pages, tables and figures, but no runs, to where they are read."""
-    for file in out.rglob("*"):
-        place = file.relative_to(out)
-        if file.is_file() and place.parts[0] != "runs" and file.suffix in _PUBLISHED:
-            target = folder / place
-            target.parent.mkdir(parents=True, exist_ok=True)
-            write_bytes(target, file.read_bytes())
+def publish_results(out: Path, folder: Path) -> None:
+    """Copy the papers' pages, and every recipe's tables and figures, to where they are read; no runs."""
+    files = [file for form in ("*.html", "*.md", "*/README.md", "*/table.csv") for file in out.glob(form)]
+    files += [figure for place in out.iterdir() if place.is_dir() for figure in figures_of(place)]
+    for file in files:
+        target = folder / file.relative_to(out)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(target, file.read_bytes())
 
 
 def list_recipes(*, size: str = "small", out: str | Path = OUT) -> pd.DataFrame:
