@@ -42,8 +42,8 @@ def test_every_claim_and_figure_is_of_models_that_there_are(recipe, tmp_path):
     named = [
         (model, panel)
         for claim in recipe.claims
-        for comparison in claim.comparisons
-        for model in (comparison.first, comparison.second)
+        for relation in claim.relations
+        for model in (relation.first, relation.second)
         if isinstance(model, str)
         for panel in claim.panels or [plan.panels[0]]
     ]

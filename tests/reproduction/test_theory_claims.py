@@ -4,8 +4,8 @@ import pytest
 import yaml
 
 from idiolect.errors import UserError
-from idiolect.reproduction.outcome import Outcome
 from idiolect.reproduction.plan import Plan
+from idiolect.reproduction.played import PlayedRecipe
 from idiolect.reproduction.recipe import find_recipe, read_recipe
 from idiolect.reproduction.reproduce import reproduce_recipes
 from idiolect.runs.folder import RunFolder
@@ -18,7 +18,7 @@ def judged(tmp_path, claims, **more):
     constants = {"power": {"of": "builtins:pow", "arguments": {"base": 3, "exp": 2}}}
     plain = {"paper": "additive", "item": "none", "title": "none", "functions": functions} | more
     recipe = read_recipe(_yaml(plain | {"constants": constants, "claims": claims}), "made-up")
-    return [judgement.verdict for judgement in Outcome(Plan(recipe, "small", (0,), tmp_path)).judge()]
+    return [judgement.verdict for judgement in PlayedRecipe(Plan(recipe, "small", (0,), tmp_path)).judge()]
 
 
 def _yaml(settings):

@@ -32,7 +32,7 @@ Moment = Literal["reported", "last", "best"] | Annotated[int, Field(ge=0)]
 Part = Literal["train", "validation", "test", "newcomers", "newcomers-train"]
 
 
-class Comparison(NamedTuple):
+class Relation(NamedTuple):
     """That the first is above the second by more than the margin; or, `within`, that they hardly differ."""
 
     first: Model
@@ -78,21 +78,21 @@ class Claim:
             raise ValueError(f"the claim {self.says!r} needs `near`")
 
     @property
-    def comparisons(self) -> list[Comparison]:
+    def relations(self) -> list[Relation]:
         """What has to hold; of `lower` and `falling` the models change places."""
         if self.equal:
-            return [Comparison(a, b, within=self.within) for a, b in combinations(self.equal, 2)]
+            return [Relation(a, b, within=self.within) for a, b in combinations(self.equal, 2)]
         if self.model:
             assert self.near is not None
-            return [Comparison(self.model, self.near, within=self.within)]
+            return [Relation(self.model, self.near, within=self.within)]
         if self.rising or self.falling:
             ordered = self.rising[::-1] or self.falling
-            return [Comparison(high, low, self.margin) for high, low in pairwise(ordered)]
+            return [Relation(high, low, self.margin) for high, low in pairwise(ordered)]
         others = self.than if isinstance(self.than, tuple) else (self.than,)
         if self.higher:
-            return [Comparison(self.higher, other, self.margin) for other in others if other is not None]
+            return [Relation(self.higher, other, self.margin) for other in others if other is not None]
         assert self.lower
-        return [Comparison(self.lower, other, self.margin) for other in others if other is not None]
+        return [Relation(self.lower, other, self.margin) for other in others if other is not None]
 
     @property
     def sign(self) -> int:

@@ -9,7 +9,7 @@ from idiolect.reports.charts import Chart
 from idiolect.reports.html import render
 from idiolect.reports.static import save_static
 from idiolect.reproduction.figures import charts_of
-from idiolect.reproduction.outcome import Outcome
+from idiolect.reproduction.played import PlayedRecipe
 from idiolect.reproduction.recipe import PAPERS
 from idiolect.reproduction.record import Record
 from idiolect.reproduction.words import MARKS, about, chosen, numbers, seen, verdict_words
@@ -23,9 +23,9 @@ class Shown(NamedTuple):
     charts: list[Chart]
 
 
-def shown(outcome: Outcome, record: Record) -> Shown:
+def shown(played: PlayedRecipe, record: Record) -> Shown:
     """The figures of a recipe beside what was kept of it."""
-    return Shown(record, charts_of(outcome))
+    return Shown(record, charts_of(played))
 
 
 def write_page(recipe: Shown, folder: Path) -> None:

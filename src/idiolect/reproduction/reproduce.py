@@ -18,9 +18,9 @@ import pandas as pd
 from idiolect.errors import UserError
 from idiolect.reports import can_write_reports
 from idiolect.reproduction.index import figures_of, write_index
-from idiolect.reproduction.outcome import Outcome
 from idiolect.reproduction.plan import Plan, plans_of
 from idiolect.reproduction.play import OutOfTimeError, Told, play_plans
+from idiolect.reproduction.played import PlayedRecipe
 from idiolect.reproduction.recipe import SIZES, Recipe, SizeName, find_recipe, recipe_names
 from idiolect.reproduction.record import read_record, record_of, write_record
 from idiolect.reproduction.words import verdict_words
@@ -126,21 +126,21 @@ def _refuse_wrong_settings(plans: Sequence[Plan]) -> None:
                 plan.config_of(place, plan.seeds[0], point)
 
 
-def _keep(plan: Plan) -> tuple[Outcome, dict[str, Any]]:
-    outcome = Outcome(plan)
-    record = record_of(outcome)
+def _keep(plan: Plan) -> tuple[PlayedRecipe, dict[str, Any]]:
+    played = PlayedRecipe(plan)
+    record = record_of(played)
     folder = plan.root / plan.recipe.name
     folder.mkdir(exist_ok=True)
     write_record(folder, record)
     write_bytes(folder / "table.csv", pd.DataFrame(record["table"]).to_csv(index=False).encode())
-    return outcome, record
+    return played, record
 
 
-def _write_pages(kept: Sequence[tuple[Outcome, dict[str, Any]]], out: Path) -> None:
+def _write_pages(kept: Sequence[tuple[PlayedRecipe, dict[str, Any]]], out: Path) -> None:
     """A page for each recipe, and one for each paper of which there are several."""
     from idiolect.reproduction.page import shown, write_page, write_paper_page
 
-    recipes = [shown(outcome, record) for outcome, record in kept]
+    recipes = [shown(played, record) for played, record in kept]
     by_paper: dict[str, list[Any]] = {}
     for recipe in recipes:
         write_page(recipe, out / recipe.record["name"])

@@ -50,7 +50,7 @@ class Judged(NamedTuple):
     verdict: Verdict
 
 
-class Outcome:
+class PlayedRecipe:
     """The finished runs of a plan."""
 
     def __init__(self, plan: Plan) -> None:
@@ -120,12 +120,12 @@ class Outcome:
 
     def _judged(self, claim: Claim) -> Judged:
         compared = []
-        for comparison in claim.comparisons:
+        for relation in claim.relations:
             panels = claim.panels or self.plan.panels
-            if not any(self._is_of_panel(model) for model in (comparison.first, comparison.second)):
+            if not any(self._is_of_panel(model) for model in (relation.first, relation.second)):
                 panels = panels[:1]  # the models say themselves where they are
             for panel in panels:
-                compared.append(self._compared(claim, panel, *comparison))
+                compared.append(self._compared(claim, panel, *relation))
         return Judged(claim, claim.of or self.metric, tuple(compared), overall([c.verdict for c in compared]))
 
     def _is_of_panel(self, model: Any) -> bool:
