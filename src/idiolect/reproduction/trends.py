@@ -19,6 +19,6 @@ def late_change(told: pd.DataFrame) -> float:
 
 
 def settled(told: pd.DataFrame) -> float:
-    """After which part of the rounds nothing changes any more: 0 if it never does, 1 if to the end."""
+    """The part of the rounds after which nothing changes: 0 if it never does, 1 if it does to the end."""
     changes = (told.diff().iloc[1:] != 0).any(axis=1)
     return float(changes[changes].index.max() / told.index[-1]) if changes.any() else 0.0
