@@ -1,6 +1,7 @@
 """From a recipe to its runs."""
 
 import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -140,5 +141,6 @@ def plans_of(
 
 
 def _folder_name(config: RunConfig) -> str:
-    digest = hashlib.sha256(config.to_yaml().encode()).hexdigest()[:12]
+    # In whatever order settings are written, they are the same run.
+    digest = hashlib.sha256(json.dumps(config.plain(), sort_keys=True).encode()).hexdigest()[:12]
     return f"{Path(config.data_name).stem}-{config.method_name}-{digest}"
