@@ -31,6 +31,7 @@ FUNCTIONS = {
     "resume": idiolect.resume,
     "show": idiolect.show,
     "report": idiolect.report,
+    "reproduce": idiolect.reproduce,
     "export": idiolect.export,
     "predict": idiolect.predict,
     "personalize": idiolect.personalize,
@@ -41,7 +42,7 @@ FUNCTIONS = {
     "silo choose": idiolect.silo_choose,
 }
 # What only concerns what is printed, and second names: `predict --data` is TABLE, `--data-dir` a setting.
-ONLY_ON_THE_COMMAND_LINE = {"json", "clients", "picture", "port", "help"}
+ONLY_ON_THE_COMMAND_LINE = {"json", "clients", "picture", "port", "help", "everything", "listed", "text"}
 ALSO_CALLED = {("predict", "data"), ("run", "data_dir"), ("compare", "data_dir"), ("tune", "data_dir")}
 
 

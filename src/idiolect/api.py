@@ -27,9 +27,9 @@ from idiolect.data.federation import Federation
 from idiolect.data.reading import Reading, read_table
 from idiolect.errors import UserError
 from idiolect.methods.catalogue import find_method
-from idiolect.reports import can_write_reports, write_report
+from idiolect.reports import can_write_reports, require_libraries, write_report
 from idiolect.reproduction.play import Told as ToldRuns
-from idiolect.reproduction.reproduce import Reproduction, reproduce_recipes
+from idiolect.reproduction.reproduce import Reproduction, publish_results, reproduce_recipes
 from idiolect.result import Memory, Result
 from idiolect.runs.client_model import export_model, load_model
 from idiolect.runs.comparison import (
@@ -158,6 +158,7 @@ def reproduce(
     budget: str | None = None,
     jobs: int | None = None,
     out: FolderPath = "runs/reproduce",
+    publish: FolderPath | None = None,
     told: ToldRuns = lambda recipe, done, total: None,
 ) -> Reproduction:
     """Play the papers' experiments and say which of their claims hold; without recipes, all of them.
@@ -167,11 +168,12 @@ def reproduce(
     seeds: how many, or which; None: as many as the recipe says.
     budget: a time, as "2h", after which no run begins.
     jobs: processes at once; None: as many as there are processors.
+    publish: a folder to copy pages, tables and figures to, but no runs.
     told: is called with the recipe that is played, how many runs are done, and of how many.
 
     Runs are kept by their configurations: what was played before is not played again.
     """
-    return reproduce_recipes(
+    found = reproduce_recipes(
         recipes,
         size=size,
         seeds=None if seeds is None else read_seeds(seeds),
@@ -180,6 +182,9 @@ def reproduce(
         budget=None if budget is None else read_budget({"budget": budget}).seconds,
         told=told,
     )
+    if publish is not None:
+        publish_results(Path(out), Path(publish))
+    return found
 
 
 def _with_page(comparison: Comparison) -> Comparison:
@@ -200,11 +205,19 @@ def show(folder: FolderPath) -> RunFolder | Comparison | Tuning:
     return found
 
 
-def report(*folders: FolderPath | RunFolder | Comparison, out: FolderPath = "runs/report.html") -> Path:
-    """Write a page with tables and figures from one or more runs or comparisons."""
-    paths = [each.path if isinstance(each, RunFolder | Comparison) else Path(each) for each in folders]
-    write_report(paths, Path(out))
-    return Path(out)
+def report(
+    *folders: FolderPath | RunFolder | Comparison | Tuning, out: FolderPath = "runs/report.html"
+) -> Path:
+    """Write a page with tables and figures from one or more runs or comparisons, or from one tuning."""
+    known = RunFolder | Comparison | Tuning
+    paths = [each.path if isinstance(each, known) else Path(each) for each in folders]
+    if (tuned := next((path for path in paths if is_tuning(path)), None)) is None:
+        write_report(paths, Path(out))
+        return Path(out)
+    if len(paths) > 1:
+        raise UserError(f"{str(tuned)!r} is a tuning, which has a page of its own: give it alone")
+    require_libraries()
+    return write_page(Tuning(tuned), Path(out))
 
 
 def export(

@@ -148,8 +148,14 @@ class Simulation:
     def with_others(
         self, method: Method, federation: Federation, round_steps: int | None = None
     ) -> "Simulation":
-        """Another method on other clients, before its first round; first model, seed and engine are these."""
-        setting = self.engine.setting
+        """Another method on other clients, before its first round; first model, seed and engine are these.
+
+        They are few, and computed in this process: where Ray's workers have all processors, others would wait
+        for these for ever.
+        """
+        setting, choice = self.engine.setting, self._engine_choice
+        if isinstance(choice, RayEngineChoice):
+            choice = HereEngine(optimise=choice.optimise)
         return Simulation(
             method,
             setting.objective.module,
@@ -159,7 +165,7 @@ class Simulation:
             weight_decay=setting.objective.weight_decay,
             dtype=setting.objective.dtype,
             clip=setting.objective.clip,
-            engine=self._engine_choice,
+            engine="vectorised" if choice == "ray" else choice,
             round_steps=round_steps,
         )
 

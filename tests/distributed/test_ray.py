@@ -74,6 +74,15 @@ def assert_same_run(ours: Simulation, theirs: Simulation) -> None:
     assert_same(ours.predictors(), theirs.predictors())
 
 
+def test_newcomers_do_not_wait_for_processors_that_the_workers_have(cluster: Any) -> None:
+    """Both workers hold a processor, and there are no others."""
+    ours, theirs = (
+        simulate(APFL(local_steps=2), e).play(1) for e in (RayEngineChoice(workers=2), "sequential")
+    )
+    new = uneven_classification().subset([1, 3])
+    assert_same(ours.newcomers(new, steps=3).predictors(), theirs.newcomers(new, steps=3).predictors())
+
+
 @pytest.mark.parametrize("method", [*EVERY_METHOD, *PARTICULAR], ids=lambda method: method.name)
 def test_the_same_models_and_traffic_as_one_by_one(cluster: Any, method: Method) -> None:
     ours, theirs = simulate(method, RayEngineChoice(workers=2)), simulate(method, "sequential")

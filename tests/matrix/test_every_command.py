@@ -341,7 +341,7 @@ SAME_WITH_CODECS = {
     "export each kind",
     "resume from memory",
 }
-WITHOUT_METHODS = {"methods", "datasets", "data", "bench", "silo"}
+WITHOUT_METHODS = {"methods", "datasets", "data", "bench", "silo", "reproduce"}
 AT_THE_OTHER_END = {"join"}  # of serve
 # In `make test-slow`: a second a method, and tests/silo has the wire with codecs.
 WITH_CODECS = [

@@ -1,5 +1,6 @@
 """PERM against a NumPy transcription of the spec, and its identities PE1 to PE10 through the public API."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -56,20 +57,51 @@ class Transcription:
         self.V = np.tile(self.w, (self.N, 1))
         self.A = np.zeros((self.N, self.N))
         self.G: dict[int, np.ndarray] = {}
+        self.noise: dict[int, tuple[float, float]] = {}  # σ̂² and t̂
         self.epoch = self.position = 0
         self.waiting: list[tuple[int, int]] = []
 
-    def gradients(self, clients: list[int]) -> list[np.ndarray]:
+    def gradients(self, clients: list[int], round_number: int | None = None) -> list[np.ndarray]:
         found = [self.problem.gradient(self.w, self.problem.rows(c)) for c in clients]
         self.G.update(zip(clients, found, strict=True))
+        if self.lam is None and round_number is not None:
+            self.noise.update({c: self.row_noise(c, round_number) for c in clients})
         return found
+
+    def row_noise(self, client: int, round_number: int) -> tuple[float, float]:
+        """σ̂² and t̂ from the parts' Helmert contrasts, each from the means of all rows before it."""
+        rows = np.asarray(self.problem.rows(client))
+        key = rng.fold(rng.key(self.problem.seed, "client", torch.tensor(client), round_number), 0)
+        rows = rows[rng.permutation(key, len(rows)).numpy()]
+        contrasts, before = [], [rows[0::8]]
+        for k in range(1, min(8, len(rows))):
+            part, seen = rows[k::8], np.concatenate(before)
+            scale = len(part) * len(seen) / (len(part) + len(seen))
+            change = self.problem.gradient(self.w, part) - self.problem.gradient(self.w, seen)
+            contrasts.append(np.sqrt(scale) * change)
+            before.append(part)
+        pairs = list(pairwise(contrasts))
+        variance = float(np.mean([c @ c for c in contrasts]))
+        return variance, float(np.mean([(a @ b) ** 2 for a, b in pairs]))
+
+    def automatic(self, z: np.ndarray, n: np.ndarray, heard: list[int]) -> tuple[np.ndarray, float]:
+        """The costs and λ of spec 5.4 where λ is not given."""
+        told = np.array([i in self.noise for i in heard])  # not those who were heard in the warm-up alone
+        variance, square = np.array([self.noise[i] for i in heard if i in self.noise]).T
+        filled = np.full(len(heard), (n[told] @ variance) / n[told].sum())
+        filled[told] = variance
+        sums = (filled / n)[:, None] + filled / n
+        alike = 2 * (n[told] @ square) / (n[told] @ variance**2) * (1 + 1 / 14)
+        pairs = ~np.eye(len(heard), dtype=bool)
+        excess = np.mean((z / sums - 1)[pairs])
+        counts = max(0, 1 - (9 * alike / len(heard) / excess**2) ** 2) if excess > 0 else 0
+        return counts * z, 0.5 * n.mean() * np.median(z[pairs])
 
     def weights(self) -> None:
         heard = sorted(self.G)
         n = self.problem.sizes[heard].astype(float)
         z = np.array([[((self.G[i] - self.G[j]) ** 2).sum() for j in heard] for i in heard])
-        off_diagonal = z[~np.eye(len(heard), dtype=bool)]
-        lam = self.lam or 0.5 * n.mean() * np.median(off_diagonal)
+        z, lam = (z, self.lam) if self.lam else self.automatic(z, n, heard)
         self.A[:] = 0
         for row, i in enumerate(heard):
             self.A[i, heard] = water_level(z[row], n, lam)
@@ -113,7 +145,7 @@ class Transcription:
                 self.V[:] = self.w
                 continue
             if self.position == 0 or not self.G:
-                g = self.gradients(online)
+                g = self.gradients(online, r)
                 self.weights()
                 self.w = self.w - gamma * np.mean(g, axis=0)
                 self.V[[i for i in range(self.N) if i not in self.G]] = self.w
@@ -135,7 +167,7 @@ class Transcription:
             if self.position == 0 or not self.G:
                 unheard = [c for c in online if c not in self.G]
                 if unheard:
-                    self.gradients(unheard)
+                    self.gradients(unheard, r)
                     self.weights()
             self.visits(r, online)
 

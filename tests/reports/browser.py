@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+AXE = Path(__file__).parent / "vendor" / "axe.min.js"
 _OPTIONS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-sync", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
@@ -88,10 +89,45 @@ class Browser:
             self._next()
 
     def evaluate(self, expression: str) -> Any:
-        """The value of a JavaScript expression in the page."""
-        found = self.ask("Runtime.evaluate", expression=expression, returnByValue=True)
+        """The value of a JavaScript expression in the page, of a promise what it promises."""
+        found = self.ask("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
+
+    def press(self, *keys: str) -> None:
+        """Press keys one after the other, where the focus is."""
+        for key in keys:
+            text = {"Enter": "\r", " ": " "}.get(key)
+            codes = {"Enter": 13, " ": 32, "Tab": 9, "ArrowDown": 40}
+            facts: dict[str, Any] = {"key": key, "windowsVirtualKeyCode": codes[key]}
+            facts |= {"code": {" ": "Space"}.get(key, key)} | ({} if text is None else {"text": text})
+            self.ask("Input.dispatchKeyEvent", type="keyDown", **facts)
+            self.ask(
+                "Input.dispatchKeyEvent", type="keyUp", **{k: v for k, v in facts.items() if k != "text"}
+            )
+
+    def drag(self, start: tuple[float, float], end: tuple[float, float]) -> None:
+        """Move the mouse with its button down, from one place of the window to another."""
+        button = {"button": "left", "clickCount": 1}
+        middle = tuple((a + b) / 2 for a, b in zip(start, end, strict=True))
+        for kind, (x, y) in (
+            ("mousePressed", start),
+            ("mouseMoved", middle),
+            ("mouseMoved", end),
+            ("mouseReleased", end),
+        ):
+            self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, buttons=1, **button)
+        self.evaluate("new Promise(done => setTimeout(done, 50))")  # until then d3 takes a click for its end
+
+    def hover(self, x: float, y: float) -> None:
+        """Move the mouse to a place of the window."""
+        self.ask("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def violations(self) -> list[str]:
+        """The barriers that axe-core finds in the page, each with the first element that it is about."""
+        self.ask("Runtime.evaluate", expression=AXE.read_text())
+        words = "`${v.id}: ${v.help}: ${v.nodes[0].html.slice(0, 120)} ${v.nodes[0].failureSummary}`"
+        return self.evaluate(f"axe.run().then(found => found.violations.map(v => {words}))")
 
     def screenshot(self, path: Path) -> None:
         """The whole page as a picture."""

@@ -3,8 +3,10 @@
 import dataclasses
 import itertools
 import re
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -13,18 +15,20 @@ import pytest
 
 import idiolect
 from idiolect.methods.catalogue import METHODS
+from idiolect.reports import figures as figures_module
 from idiolect.reports import page as page_module
 from idiolect.reports import write_report
-from idiolect.reports.clients import clients_compared, clients_room, clients_words
-from idiolect.reports.curves import curves_room, curves_words, learning_curves, value_for_traffic
+from idiolect.reports.diagnosed import diagnosed_charts
 from idiolect.reports.evidence import Evidence, gather
+from idiolect.reports.figures import curves_chart, curves_room, spread_chart
 from idiolect.reports.palette import DARK, LIGHT
 from idiolect.reports.room import room_for
-from idiolect.reports.sheet import NARROW, WIDE, save
+from idiolect.reports.sheet import NARROW, WIDE, Sheet, save
+from idiolect.reports.static import draw
 from idiolect.reports.styles import kind_style, method_styles
 from reports.reading import tables
+from reports.test_charts import islands
 
-DRAWINGS = (clients_compared, learning_curves, value_for_traffic)
 SEVEN = ["local", "fedavg", "apfl", "ditto", "perm", "efl", "pfedkm"]
 
 
@@ -38,6 +42,14 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def evidence(comparison: Path) -> Evidence:
     return gather([comparison])
+
+
+def drawings(evidence: Evidence) -> Iterator[Callable[[Sheet], object]]:
+    """The figure of clients, and the curves over rounds and over traffic."""
+    clients, curves = spread_chart(evidence), curves_chart(evidence)
+    yield lambda sheet: draw(clients, sheet)
+    for axis in curves.axes:
+        yield lambda sheet, axis=axis: draw(curves, sheet, axis)
 
 
 # Colours.
@@ -81,8 +93,8 @@ def test_text_and_marks_can_be_seen_in_the_light_and_in_the_dark(comparison: Pat
 
 
 def test_figures_have_no_colours_of_their_own(evidence: Evidence, tmp_path: Path) -> None:
-    for draw in DRAWINGS:
-        for svg in save("figure", lambda sheet, draw=draw: draw(evidence, sheet), tmp_path).values():
+    for drawing in drawings(evidence):
+        for svg in save("figure", drawing, tmp_path).values():
             assert "var(--ink)" in svg
             assert "var(--alone)" in svg
             assert re.findall(r"#[0-9a-f]{6}\b|rgb\(|: (?:white|black)\b", svg) == []
@@ -102,7 +114,14 @@ def test_every_method_has_a_look_of_its_own_whatever_it_is_compared_with() -> No
     assert baselines == {"alone", "shared"}
     assert baselines.isdisjoint(style.colour_name for style in others)
     assert {styles["local"].mark, styles["fedavg"].mark}.isdisjoint(style.mark for style in others)
-    assert len({styles[name].colour_name for name in SEVEN}) == 7
+    together = (
+        SEVEN,
+        ["fedprox", "scaffold", "apfl", "efl"],  # EFL's figures
+        ["fedavg", "scaffold", "apfl", "per-fedavg", "pfedme"],  # APFL's
+        ["perm-two-stage", "heterofl", "fedrolex", "federated-dropout"],  # PERM's sizes
+    )
+    for names in together:
+        assert len({styles[name].colour_name for name in names}) == len(names)
 
 
 def test_model_kinds_differ_by_line_and_fill() -> None:
@@ -114,13 +133,13 @@ def test_model_kinds_differ_by_line_and_fill() -> None:
 
 def test_a_method_has_its_colour_in_every_figure_and_in_the_table(comparison: Path) -> None:
     text = (comparison / "report.html").read_text()
-    figures = re.findall(r"<figure.*?</figure>", text, flags=re.DOTALL)
-    assert len(figures) == 3
+    charts = islands(text)
     for name, style in method_styles(SEVEN).items():
-        colour = f"var(--{style.colour_name})"
-        assert all(colour in figure for figure in figures), name
+        for chart, lines in (("learning-curves", "series"), ("how-each-client-fares", "models")):
+            own = [line["colour"] for line in charts[chart][lines] if line["name"].startswith(f"{name} ")]
+            assert set(own) == {style.colour_name}, (name, chart)
         rows = re.findall(rf'<tr><th scope="row">.*?fill: ([^"]+)"/></svg>{name} ', text)
-        assert set(rows) == {colour}
+        assert set(rows) == {f"var(--{style.colour_name})"}
 
 
 # Axes.
@@ -176,12 +195,14 @@ def disturbed(evidence: Evidence, value: float) -> Evidence:
 @pytest.mark.parametrize("value", [np.inf, -np.inf, 1e308, -1e30])
 def test_what_diverged_is_at_the_edge_and_said(evidence: Evidence, value: float, tmp_path: Path) -> None:
     changed = disturbed(evidence, value)
-    assert clients_room(changed).high < 1.5
+    clients, curves = spread_chart(changed), curves_chart(changed)
+    assert clients.room is not None
+    assert clients.room.high < 1.5
     assert curves_room(changed).low > -0.5
-    assert "speaker-03 under apfl personal (" in clients_words(changed)
-    assert re.search(r"with an arrow: .*\bof apfl personal", curves_words(changed))
-    for draw in DRAWINGS:
-        for svg in save("figure", lambda sheet, draw=draw: draw(changed, sheet), tmp_path).values():
+    assert "speaker-03 under apfl personal (" in clients.description
+    assert re.search(r"with an arrow: .*\bof apfl personal", curves.description)
+    for drawing in drawings(changed):
+        for svg in save("figure", drawing, tmp_path).values():
             assert not re.search(r"\b(nan|inf)\b", svg, flags=re.IGNORECASE)
 
 
@@ -193,8 +214,8 @@ def test_figures_without_any_usual_value_are_drawn(evidence: Evidence, value: fl
         curves=evidence.curves.assign(value=value),
         table=evidence.table.assign(mean=value, diverged=value != 0),
     )
-    for draw in DRAWINGS:
-        for svg in save("figure", lambda sheet, draw=draw: draw(nothing, sheet), tmp_path).values():
+    for drawing in drawings(nothing):
+        for svg in save("figure", drawing, tmp_path).values():
             ElementTree.fromstring(svg)
 
 
@@ -216,25 +237,26 @@ def test_clients_have_rows_if_they_are_few_and_models_if_they_are_many(
 ) -> None:
     names = [f"$client {number}$ <&>" for number in range(count)]
     changed = with_clients(evidence, names)
-    drawn = save("clients", lambda sheet: clients_compared(changed, sheet), tmp_path)
+    chart = spread_chart(changed)
+    drawn = save("clients", lambda sheet: draw(chart, sheet), tmp_path)
     texts = drawn_texts(drawn["wide"])
     assert [name for name in names if name in texts] == (names if count <= 40 else [])
     assert set(evidence.judged) <= {text.strip() for text in texts}
-    height = clients_compared(changed, WIDE).get_size_inches()[1]
+    height = draw(chart, WIDE).get_size_inches()[1]
     assert 1.5 < height < 12
 
 
 def test_a_long_name_leaves_room_for_the_plot(evidence: Evidence) -> None:
     changed = with_clients(evidence, ["x" * 60, "b", "c", "d"])
     for sheet in (WIDE, NARROW):
-        figure = clients_compared(changed, sheet)
+        figure = draw(spread_chart(changed), sheet)
         figure.draw_without_rendering()
         assert figure.axes[0].get_position().width > 0.5
 
 
 @pytest.mark.parametrize("sheet", [WIDE, NARROW])
-def test_the_legend_takes_nothing_from_the_plot(evidence: Evidence, sheet: object) -> None:
-    figure = learning_curves(evidence, sheet)
+def test_the_legend_takes_nothing_from_the_plot(evidence: Evidence, sheet: Sheet) -> None:
+    figure = draw(curves_chart(evidence), sheet)
     figure.draw_without_rendering()
     plot = figure.axes[0].get_window_extent()
     legend = figure.legends[0].get_window_extent()
@@ -270,16 +292,17 @@ class Outline(HTMLParser):
 
 
 def test_the_page_can_be_read_without_eyes(comparison: Path) -> None:
-    text = (comparison / "report.html").read_text()
+    text = re.sub(r"<script>.*?</script>", "", (comparison / "report.html").read_text(), flags=re.DOTALL)
     outline = Outline()
     outline.feed(text)
     assert outline.language == "en"
-    assert outline.levels[0] == 1
-    assert set(outline.levels[1:]) == {2}
+    assert outline.levels[:2] == [1, 2]
+    assert set(outline.levels[1:]) == {2, 3}
+    assert all(after <= before + 1 for before, after in itertools.pairwise(outline.levels))
     assert len(outline.ids) == len(set(outline.ids))
     assert outline.unscoped == 0
     assert text.count("<caption>") == text.count("<table")
-    assert len(re.findall(r'role="img" aria-label="[^"]{20,}"', text)) == 2 * 3
+    assert len(re.findall(r'role="img" aria-label="[^"]{20,}"', text)) == len(islands(text)) >= 8
     referred = set(re.findall(r'(?:href="#|url\(#)([^")]+)', text))
     assert referred <= set(outline.ids)
 
@@ -293,10 +316,68 @@ def test_the_reported_round_is_in_the_table(comparison: Path, evidence: Evidence
             assert found[f"{run.config.method_name} {kind}"] == str(numbers["round"])
 
 
-def test_many_clients_do_not_make_a_heavy_page(
-    comparison: Path, evidence: Evidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+class Told:
+    """Stands for a run of a method that tells much about many clients."""
+
+    def __init__(self, method: str, name: str, clients: int) -> None:
+        self.config = SimpleNamespace(method_name=method, seed=0)
+        self._clients = pd.DataFrame(index=[f"client-{number}" for number in range(clients)])
+        places = np.arange(100 * clients)
+        values = places % 7 if name == "labels" else np.random.default_rng(0).random(len(places))
+        self._table = pd.DataFrame(
+            {
+                "round": places // clients,
+                "name": name,
+                "index": places % clients,
+                "value": values.astype(float),
+            }
+        )
+
+    def diagnostics(self) -> pd.DataFrame:
+        return self._table
+
+    def clients(self) -> pd.DataFrame:
+        return self._clients
+
+
+def enlarged(evidence: Evidence, clients: int) -> Evidence:
+    """As if there were so many clients, and a hundred evaluations of each model."""
+    many = with_clients(evidence, [f"client-{number:04d}" for number in range(clients)])
+    first = evidence.curves[evidence.curves["round"] == 0].assign(seconds=0.123456789)
+    rounds = [first.assign(round=number, value=number / 123.4567, low=0.1, high=0.9) for number in range(100)]
+    assert evidence.gains is not None
+    own = [evidence.gains.clients[evidence.gains.clients.client == "speaker-00"]] * clients
+    of_clients = pd.concat(
+        [table.assign(client=name) for table, name in zip(own, many.clients.index, strict=True)]
+    )
+    random = np.random.default_rng(1)
+    for column in [
+        name for name in of_clients if str(name).endswith(("_alone", "_shared")) and "verdict" not in name
+    ]:
+        of_clients[column] = random.normal(0, 0.1, len(of_clients))
+    gains = dataclasses.replace(evidence.gains, clients=of_clients)
+    return dataclasses.replace(many, curves=pd.concat(rounds), gains=gains)
+
+
+@pytest.mark.parametrize("clients", [100, 1000])
+def test_many_clients_and_evaluations_do_not_make_a_heavy_page(
+    evidence: Evidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clients: int
 ) -> None:
-    many = with_clients(evidence, [f"client-{number}" for number in range(139)])
+    many = enlarged(evidence, clients)
+    told = [
+        Told("apfl", "mixing", clients),
+        Told("pfedkm", "labels", clients),
+        Told("ifca", "labels", clients),
+    ]
     monkeypatch.setattr(page_module, "gather", lambda folders: many)
-    write_report([comparison], tmp_path / "page.html")
-    assert (tmp_path / "page.html").stat().st_size < 2e6
+    monkeypatch.setattr(page_module, "save_static", lambda charts, folder: None)
+    monkeypatch.setattr(figures_module, "diagnosed_charts", lambda runs: diagnosed_charts(told))
+    write_report([tmp_path], tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert len(text.encode()) < 2e6
+    charts = islands(text)
+    assert len(charts["learning-curves"]["series"][0]["y"]) == 100
+    assert len(charts["how-each-client-fares"]["clients"]) == clients
+    assert {"weight-of-each-client-s-own-model-apfl-seed-0", "groups-of-clients-ifca-seed-0"} <= set(charts)
+    left_out = re.findall(r"Of 1,000 (?:clients|rows|lines of clients) [\d,]+ are", text)
+    assert bool(left_out) == (clients == 1000)

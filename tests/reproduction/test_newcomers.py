@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from idiolect.errors import UserError
-from idiolect.reproduction.outcome import client_metric
+from idiolect.reproduction.played import client_metric
 from idiolect.runs.folder import FORMAT, RunFolder
 
 

@@ -42,8 +42,8 @@ def test_every_claim_and_figure_is_of_models_that_there_are(recipe, tmp_path):
     named = [
         (model, panel)
         for claim in recipe.claims
-        for comparison in claim.comparisons
-        for model in (comparison.first, comparison.second)
+        for relation in claim.relations
+        for model in (relation.first, relation.second)
         if isinstance(model, str)
         for panel in claim.panels or [plan.panels[0]]
     ]
@@ -55,7 +55,7 @@ def test_every_claim_and_figure_is_of_models_that_there_are(recipe, tmp_path):
     ]
     for written, panel in named:
         model, _, at = written.partition(" @ ")
-        if model in recipe.functions:
+        if model in recipe.theory:
             continue
         line, kind = kind_and_line(model, list(recipe.lines))
         assert (at or panel) in recipe.panels

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from idiolect.reproduction.claims import Claim, Comparison
+from idiolect.reproduction.claims import Claim, Relation
 from idiolect.reproduction.verdicts import (
     Difference,
     apart_difference,
@@ -87,16 +87,16 @@ def test_overall():
     assert overall(["confirmed", "inconclusive", "contradicted"]) == "contradicted"
 
 
-def test_a_claim_becomes_comparisons():
+def test_a_claim_becomes_relations():
     rising = Claim(says="more is better", rising=("a global", "b global", "c global"))
-    assert rising.comparisons == [Comparison("c global", "b global"), Comparison("b global", "a global")]
+    assert rising.relations == [Relation("c global", "b global"), Relation("b global", "a global")]
     falling = Claim(says="less is better", falling=("a global", "b global"))
-    assert falling.comparisons == [Comparison("a global", "b global")]
+    assert falling.relations == [Relation("a global", "b global")]
     lower = Claim(says="smaller", lower="a global", than=("b global", 0.5))
-    assert [c.second for c in lower.comparisons] == ["b global", 0.5]
+    assert [c.second for c in lower.relations] == ["b global", 0.5]
     assert lower.sign == -1
     equal = Claim(says="alike", equal=("a global", "b global", "c global"), within=0.1)
-    assert len(equal.comparisons) == 3
+    assert len(equal.relations) == 3
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Runs and comparisons as they lie on disk, and the models that come out of them."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -70,6 +71,19 @@ def test_the_reported_state_gives_the_reported_numbers(run: RunFolder) -> None:
         outputs = data.inputs[rows] @ params["linear.weight"].T + params["linear.bias"]
         accuracies.append(float((outputs.argmax(1) == data.targets[rows]).double().mean()))
     assert np.mean(accuracies) == pytest.approx(reported["mean"], abs=1e-12)
+
+
+def test_a_configuration_is_read_once_until_it_is_written_anew(run: RunFolder, tmp_path: Path) -> None:
+    shutil.copytree(run.path, tmp_path / "copy")
+    copy = RunFolder(tmp_path / "copy")
+    read = copy.config
+    assert read == run.config
+    assert copy.config is RunFolder(tmp_path / "copy").config is read
+    (copy.path / "config.yaml").write_text(read.without_rewriting().to_yaml())
+    assert copy.config == read.without_rewriting() != read
+    (copy.path / "config.yaml").unlink()
+    with pytest.raises(idiolect.UserError, match="nor a YAML file that exists"):
+        copy.config  # noqa: B018
 
 
 def test_the_same_configuration_is_the_same_run(run: RunFolder) -> None:

@@ -270,6 +270,17 @@ def test_the_page_has_the_choice_the_trials_and_the_budget(tuned: idiolect.Tunin
     assert page.count("<svg") == 4  # for each method a wide and a narrow drawing
 
 
+def test_report_takes_a_tuning_alone(tuned: idiolect.Tuning, tmp_path: Path) -> None:
+    assert tuned.page is not None
+    page = idiolect.report(tuned, out=tmp_path / "pages" / "page.html")
+    assert page.read_text() == tuned.page.read_text()
+    assert (tmp_path / "pages" / "figures" / "trials-of-apfl.png").is_file()
+    again = tmp_path / "page.html"
+    assert f"report: {again}" in invoke("report", tuned.path, "--out", again)
+    with pytest.raises(idiolect.UserError, match="is a tuning, which has a page of its own: give it alone"):
+        idiolect.report(tuned, tmp_path, out=again)
+
+
 def test_without_optuna_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(UserError, match=r"tuning needs optuna: pip install 'idiolect\[tune\]'"):

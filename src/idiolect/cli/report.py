@@ -8,10 +8,13 @@ import idiolect
 
 
 def report(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="folders of runs or comparisons")],
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN...", help="folders of runs or comparisons, or of one tuning"),
+    ],
     out: Annotated[str, typer.Option(help="the page to write")] = "runs/report.html",
 ) -> None:
-    """Write a page with tables and figures from one or more runs.
+    """Write a page from one or more runs: figures to choose and zoom in, tables to sort, data to download.
 
     Example: idiolect report runs/demo --out demo.html
     """

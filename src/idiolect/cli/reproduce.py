@@ -35,6 +35,9 @@ def reproduce(
         int | None, typer.Option(min=1, help="processes at once; otherwise as many as processors")
     ] = None,
     out: Annotated[str, typer.Option(help="a folder for runs, pages and verdicts")] = "runs/reproduce",
+    publish: Annotated[
+        str | None, typer.Option(help="copy pages, tables and figures, but no runs, to this folder")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Play the papers' experiments and say which of their claims hold.
@@ -57,7 +60,14 @@ def reproduce(
         return
     with _Progress() as progress:
         found = idiolect.reproduce(
-            *(recipes or ()), size=size, seeds=seeds, budget=budget, jobs=jobs, out=out, told=progress.told
+            *(recipes or ()),
+            size=size,
+            seeds=seeds,
+            budget=budget,
+            jobs=jobs,
+            out=out,
+            publish=publish,
+            told=progress.told,
         )
     if json:
         print_json(found.records)

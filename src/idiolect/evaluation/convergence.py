@@ -48,6 +48,7 @@ def still_improving(metrics: pd.DataFrame, kind: str, metric: Metric) -> bool:
 
 def _losses(metrics: pd.DataFrame, kind: str, round_number: int) -> "pd.Series[float]":
     """Each client's loss at a round; without those that have no rows."""
-    chosen = (metrics["round"] == round_number) & (metrics.kind == kind) & (metrics.metric == "loss")
-    chosen &= metrics.part.isin(PARTS)  # training rows, where they are evaluated, change nothing
-    return metrics[chosen].groupby("client", sort=False)["value"].mean().dropna()
+    there = metrics[metrics["round"] == round_number]
+    chosen = (there.kind == kind) & (there.metric == "loss")
+    chosen &= there.part.isin(PARTS)  # training rows, where they are evaluated, change nothing
+    return there[chosen].groupby("client", sort=False)["value"].mean().dropna()

@@ -60,11 +60,14 @@ def _costs(run: RunFolder) -> pd.DataFrame:
     """Megabytes and seconds up to the end of each round, of those that are known."""
     bits = run.rounds().set_index("round")[["down_bits", "up_bits"]].sum(axis=1).cumsum()
     table = pd.DataFrame({"megabytes": bits / BITS_PER_MEGABYTE})
-    table["seconds"] = _seconds(run)
+    seconds = _seconds(run)
+    table["seconds"] = np.nan if seconds is None else seconds.reindex(table.index)
+    if seconds is not None and 0 in table.index:
+        table.loc[0, "seconds"] = 0.0  # before training
     return table.reset_index()
 
 
-def _seconds(run: RunFolder) -> "pd.Series[float] | float":
-    """Of training up to the end of each round; nan where the run has no table of them."""
-    timing = run.timing() if hasattr(run, "timing") else None
-    return np.nan if timing is None or timing.empty else timing.set_index("round")["seconds"]
+def _seconds(run: RunFolder) -> "pd.Series[float] | None":
+    """Of training up to the end of each round; None where the run has no table of them."""
+    timing = run.timing()
+    return None if timing.empty else timing.set_index("round")["seconds"]

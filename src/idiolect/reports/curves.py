@@ -7,6 +7,7 @@ import numpy as np
 from idiolect.reports.charts import Curves, Series
 from idiolect.reports.looks import is_stretched, looks_of_series, room_of_curves
 from idiolect.reports.marks import draw_arrows, set_room
+from idiolect.reports.palette import LIGHT
 from idiolect.reports.room import Room, Values, log_ticks
 from idiolect.reports.sheet import Sheet, entry, mark_look, new_figure
 from idiolect.reports.styles import KindStyle, MethodStyle
@@ -63,7 +64,7 @@ def _line(axes: Any, room: Room, series: Series, axis: str, looks: Look, marks_a
         return
     method, kind = looks
     if series.client is not None:
-        axes.plot(places, room.just_outside(values), color=method.colour, linewidth=0.6, alpha=0.6)
+        axes.plot(places, room.just_outside(values), color=LIGHT["faint"], linewidth=0.6, alpha=0.6)
         return
     look = mark_look(method, kind)
     if series.low is not None and series.high is not None:
@@ -79,7 +80,7 @@ def _line(axes: Any, room: Room, series: Series, axis: str, looks: Look, marks_a
 
 def _stretch(chart: Curves, axes: Any, axis: str, sheet: Sheet) -> None:
     """The ends and the scale of the axis from left to right."""
-    places: Values = np.concatenate([np.asarray(one.x.get(axis, ()), np.float64) for one in chart.series])
+    places: Values = np.array([x for one in chart.series for x in one.x.get(axis, ())], np.float64)
     if not len(places):
         axes.set_xticks([])
         return

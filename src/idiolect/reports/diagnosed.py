@@ -1,5 +1,6 @@
 """Charts of what methods tell about themselves: mixing weights, labels, mixing matrices, consensus."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -26,17 +27,18 @@ def _charts_of(run: RunFolder) -> Iterator[Chart]:
     whose = f"{run.config.method_name}, seed {run.config.seed}"
     for name, describe in _CHARTS.items():
         own = table[table["name"] == name]
-        if len(own):
+        if own["value"].nunique() > 1:  # a weight that stays what it was needs no chart
             yield describe(own, clients, whose)
 
 
-def _alpha(table: pd.DataFrame, clients: list[str], whose: str) -> Curves:
+def _own_weights(table: pd.DataFrame, clients: list[str], whose: str) -> Curves:
     values = table.pivot(index="round", columns="index", values="value")
     rounds = values.index.tolist()
-    low, median, high = np.percentile(values.to_numpy(), [BAND[0], 50, BAND[1]], axis=1)
+    low, median, high = np.nanpercentile(values.to_numpy(), [BAND[0], 50, BAND[1]], axis=1)
+    names = _names(clients, len(values.columns))
     lines = [
-        Series(clients[int(str(place))], {"round": rounds}, own.tolist(), client=clients[int(str(place))])
-        for place, own in values.items()
+        Series(name, {"round": rounds}, own.tolist(), client=name)
+        for name, (_, own) in zip(names, values.items(), strict=True)
     ]
     middle = Series(
         "median of the clients",
@@ -59,10 +61,11 @@ def _labels(table: pd.DataFrame, clients: list[str], whose: str) -> HeatMap:
     values = table.pivot(index="index", columns="round", values="value")
     history = values.to_numpy()
     order = np.lexsort(history.T)  # by the last label, then by those before
+    names = _names(clients, len(history))
     return HeatMap(
         f"Groups of clients ({whose})",
         "The group of each client in each round; clients that end in one group stand together.",
-        [clients[int(values.index[place])] for place in order],
+        [names[place] for place in order],
         [str(number) for number in values.columns],
         history[order].tolist(),
         "client",
@@ -75,9 +78,10 @@ def _labels(table: pd.DataFrame, clients: list[str], whose: str) -> HeatMap:
 def _mixing(table: pd.DataFrame, clients: list[str], whose: str) -> HeatMap:
     last = table["round"].max()
     matrix = table[table["round"] == last].sort_values("index")["value"].to_numpy()
-    matrix = matrix.reshape(len(clients), len(clients))
+    size = math.isqrt(len(matrix))
+    matrix = matrix.reshape(size, size)
     order = by_similarity(matrix)
-    names = [clients[place] for place in order]
+    names = [_names(clients, size)[place] for place in order]
     return HeatMap(
         f"Who learns from whom ({whose})",
         f"The mixing matrix of round {last}: the weight that each client (row) gives to each helper "
@@ -103,8 +107,13 @@ def _consensus(table: pd.DataFrame, clients: list[str], whose: str) -> Curves:
     )
 
 
+def _names(clients: list[str], count: int) -> list[str]:
+    """The clients that a method tells of; by number, should they be others than the table's."""
+    return clients if len(clients) == count else [f"client {place}" for place in range(count)]
+
+
 _CHARTS: dict[str, Callable[[pd.DataFrame, list[str], str], Chart]] = {
-    "alpha": _alpha,
+    "mixing": _own_weights,
     "labels": _labels,
     "mixing_matrix": _mixing,
     "consensus_error": _consensus,

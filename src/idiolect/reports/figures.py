@@ -127,7 +127,7 @@ def gain_charts(evidence: Evidence) -> list[Intervals]:
     models = evidence.gains.models[evidence.gains.models.kind != CHOSEN]
     charts = []
     for over, baseline in _AGAINST.items():
-        told = models[models.over == over]
+        told = models[models.over == over].sort_values("mean_gain", ascending=False, kind="stable")
         if len(told):
             charts.append(
                 Intervals(

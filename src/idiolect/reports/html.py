@@ -7,11 +7,13 @@ from typing import Any
 from idiolect.errors import UserError
 from idiolect.reports.palette import DARK, LIGHT
 
+OWN_SCRIPTS = ("numbers", "tables", "controls", "plots", "curves", "rows", "cells", "figures")
 SCRIPTS = (
     "vendor/d3.min.js",
     "vendor/plot.umd.min.js",
-    *(f"scripts/{name}.js" for name in ("numbers", "tables", "controls", "plots", "figures")),
+    *(f"scripts/{name}.js" for name in OWN_SCRIPTS),
 )
+LICENCES = ("vendor/d3.LICENSE", "vendor/plot.LICENSE")  # which must be in every copy, so in every page
 
 
 def render(template: str, *, package: str = "idiolect.reports", **content: Any) -> str:
@@ -27,12 +29,21 @@ def render(template: str, *, package: str = "idiolect.reports", **content: Any) 
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    environment.globals.update(light=LIGHT, dark=DARK, scripts=scripts)
+    environment.globals.update(light=LIGHT, dark=DARK, scripts=scripts, licences=licences)
     return environment.get_template(template).render(content)
 
 
-@cache
 def scripts() -> tuple[str, ...]:
     """What draws charts in a browser: scripts of others, as they are, and our own."""
+    return _files(SCRIPTS)
+
+
+def licences() -> tuple[str, ...]:
+    """Those of the scripts of others."""
+    return _files(LICENCES)
+
+
+@cache
+def _files(names: tuple[str, ...]) -> tuple[str, ...]:
     package = files("idiolect.reports")
-    return tuple((package / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    return tuple((package / name).read_text(encoding="utf-8") for name in names)

@@ -32,10 +32,15 @@ def can_write_reports() -> bool:
     return all(find_spec(name) is not None for name in ("matplotlib", "jinja2"))
 
 
-def write_report(folders: Sequence[Path], page: Path) -> None:
-    """Write the page for some runs or comparisons, and its figures beside it in `figures/`."""
+def require_libraries() -> None:
+    """Say what is missing, if pages cannot be written."""
     if not can_write_reports():
         raise UserError("a report page needs matplotlib and jinja2: pip install 'idiolect[report]'")
+
+
+def write_report(folders: Sequence[Path], page: Path) -> None:
+    """Write the page for some runs or comparisons, and its figures beside it in `figures/`."""
+    require_libraries()
     evidence = gather(folders)
     page.parent.mkdir(parents=True, exist_ok=True)
     gains, charts = gain_charts(evidence), report_charts(evidence)

@@ -44,6 +44,8 @@ def draw_heat_map(chart: HeatMap, sheet: Sheet) -> Any:
     values: Values = np.asarray(chart.values, np.float64).reshape(len(chart.rows), len(chart.columns))
     height = min(_TALLEST, max(_CELL * len(chart.rows), 1.0))
     figure, axes = new_figure(sheet, height, [])
+    if not values.size:
+        return figure
     look: dict[str, Any]
     if chart.categorical:
         look = {

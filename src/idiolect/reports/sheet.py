@@ -119,7 +119,7 @@ def drawing_for(name: str) -> Iterator[None]:
 
     ink = LIGHT["ink"]
     settings: dict[Any, Any] = {
-        "svg.hashsalt": name,  # no random names: two reports of the same runs are the same file
+        "svg.hashsalt": f"figure {name}",  # no random names: two reports of the same runs are the same file
         "svg.fonttype": "none",  # text stays text: it can be read aloud and found
         "text.parse_math": False,  # a client may be called $1$
         "font.size": 9.5,

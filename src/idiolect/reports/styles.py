@@ -58,8 +58,12 @@ def _at(place: int) -> MethodStyle:
 
 
 # Those that are often compared differ in colour; the others follow by the order of the catalogue, where a
-# method that is added at the end changes no other one's style.
-_OFTEN = ("apfl", "efl", "pfedkm", "perm", "additive", "ditto", "pfedme", "ifca", "per-fedavg")
+# method that is added at the end changes no other one's style. There are nine colours: from the tenth on each
+# is that of a method which the papers do not compare it with.
+_OFTEN = (
+    *("apfl", "efl", "pfedkm", "perm", "additive", "ditto", "pfedme", "ifca", "per-fedavg"),
+    *("afl", "drfa", "scaffold", "fedprox"),
+)
 _BUILT_IN = [*dict.fromkeys([*_OFTEN, *(method.name for method in METHODS if method.name not in _BASELINES)])]
 _STYLES = {**_BASELINES, **{name: _at(place) for place, name in enumerate(_BUILT_IN)}}
 

@@ -7,13 +7,16 @@
                         `best` (the best test round, the field's habit), or a round's number; `newcomers` are
                         the test rows of clients left out of training, `newcomers-train` those they train on
     higher, than        the first model has the higher value, by more than `margin`; `lower` alike
+    times               the second model's value is multiplied by it first: half as much is `times: 0.5`
     rising, falling     models in the order of their values
     equal, within       two or more models differ by no more than `within`
     near                with `model`: its value is a number, or its values are numbers, up to `within`
     panels              where the claim is about; None: everywhere
+    between             of functions: the range of x that the claim is about; None: all of it
 
 A model is "LINE KIND", as "APFL 0.25 personal"; "LINE KIND @ PANEL" is of one panel whatever `panels` says.
-Quantities of a run as a whole have the model "LINE". In place of the second model may stand a number.
+Quantities of a run as a whole have the model "LINE". In place of the second model may stand a number. In
+place of both may stand a function or a constant of the recipe: two functions are compared at every x.
 """
 
 from itertools import combinations, pairwise
@@ -29,7 +32,7 @@ Moment = Literal["reported", "last", "best"] | Annotated[int, Field(ge=0)]
 Part = Literal["train", "validation", "test", "newcomers", "newcomers-train"]
 
 
-class Comparison(NamedTuple):
+class Relation(NamedTuple):
     """That the first is above the second by more than the margin; or, `within`, that they hardly differ."""
 
     first: Model
@@ -55,8 +58,10 @@ class Claim:
     model: Model | None = None
     near: float | tuple[float, ...] | None = None
     margin: float = 0.0
+    times: float = 1.0
     within: float | None = None
     panels: tuple[str, ...] | None = None
+    between: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         """One relation, and whole."""
@@ -73,21 +78,21 @@ class Claim:
             raise ValueError(f"the claim {self.says!r} needs `near`")
 
     @property
-    def comparisons(self) -> list[Comparison]:
+    def relations(self) -> list[Relation]:
         """What has to hold; of `lower` and `falling` the models change places."""
         if self.equal:
-            return [Comparison(a, b, within=self.within) for a, b in combinations(self.equal, 2)]
+            return [Relation(a, b, within=self.within) for a, b in combinations(self.equal, 2)]
         if self.model:
             assert self.near is not None
-            return [Comparison(self.model, self.near, within=self.within)]
+            return [Relation(self.model, self.near, within=self.within)]
         if self.rising or self.falling:
             ordered = self.rising[::-1] or self.falling
-            return [Comparison(high, low, self.margin) for high, low in pairwise(ordered)]
+            return [Relation(high, low, self.margin) for high, low in pairwise(ordered)]
         others = self.than if isinstance(self.than, tuple) else (self.than,)
         if self.higher:
-            return [Comparison(self.higher, other, self.margin) for other in others if other is not None]
+            return [Relation(self.higher, other, self.margin) for other in others if other is not None]
         assert self.lower
-        return [Comparison(self.lower, other, self.margin) for other in others if other is not None]
+        return [Relation(self.lower, other, self.margin) for other in others if other is not None]
 
     @property
     def sign(self) -> int:

@@ -1,14 +1,17 @@
-"""Where the model of a quadratic is in the plane: metrics that follow it from round to round."""
+"""Where the model of a quadratic is: metrics that follow it from round to round.
 
+The model is the elementwise product of a row and its one parameter: divided by the row it is the parameter.
+"""
+
+import torch
 from torch import Tensor
 
 from idiolect.core.objective import Batch
 from idiolect.core.task import Task
-from idiolect.evaluation.metric import metric
+from idiolect.evaluation.metric import metric, own_rows
 
 
 def _coordinate(predictions: Tensor, batch: Batch, place: int) -> Tensor:
-    # The model of a quadratic is the elementwise product of a row and its one parameter.
     return predictions[0, place] / batch.inputs[0, place]
 
 
@@ -22,3 +25,12 @@ def first_coordinate(task: Task, predictions: Tensor, batch: Batch) -> Tensor:
 def second_coordinate(task: Task, predictions: Tensor, batch: Batch) -> Tensor:
     """v2."""
     return _coordinate(predictions, batch, 1)
+
+
+@metric(higher_is_better=False)
+def squared_distance(task: Task, predictions: Tensor, batch: Batch) -> Tensor:
+    """|v - v*|², v* being the client's own optimum: the mean of what its rows ask for."""
+    counts = own_rows(batch)[:, None]
+    inputs = torch.where(counts > 0, batch.inputs, 1.0)
+    gaps = ((predictions - batch.targets) / inputs).to(torch.float64) * counts
+    return (gaps.sum(0) / counts.sum()).square().sum()

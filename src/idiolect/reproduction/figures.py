@@ -1,4 +1,4 @@
-"""The figures of a recipe from its outcome."""
+"""The figures of a recipe from its played."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -8,12 +8,13 @@ import pandas as pd
 
 from idiolect.errors import UserError
 from idiolect.evaluation.summary import reported_part
+from idiolect.reports.averages import BITS_PER_MEGABYTE
 from idiolect.reports.charts import Bars, Chart, Curves, HeatMap, Series, Spread
+from idiolect.reports.ordering import by_similarity
 from idiolect.reproduction.claims import Moment
 from idiolect.reproduction.figure_plans import Drawing, FigurePlan
-from idiolect.reproduction.outcome import Outcome, metrics_of
 from idiolect.reproduction.plan import Place
-from idiolect.reproduction.quantities import BITS_PER_MEGABYTE
+from idiolect.reproduction.played import PlayedRecipe, metrics_of
 from idiolect.reproduction.recipe import kind_and_line
 from idiolect.runs.folder import RunFolder
 
@@ -21,32 +22,32 @@ _SHARES = ("accuracy", "balanced_accuracy")
 _LAST: Moment = "last"
 
 
-def charts_of(outcome: Outcome) -> list[Chart]:
+def charts_of(played: PlayedRecipe) -> list[Chart]:
     """All figures of a recipe; one for which a run is missing is left out."""
     charts: list[Chart] = []
-    for plan in outcome.recipe.figures:
-        for panel in _panels(outcome, plan):
+    for plan in played.recipe.figures:
+        for panel in _panels(played, plan):
             try:
-                charts.extend(_DRAW[plan.draw](outcome, plan, panel))
+                charts.extend(_DRAW[plan.draw](played, plan, panel))
             except UserError:
                 continue
     return charts
 
 
-def _panels(outcome: Outcome, plan: FigurePlan) -> Sequence[str]:
+def _panels(played: PlayedRecipe, plan: FigurePlan) -> Sequence[str]:
     if plan.draw in ("panels", "functions"):
-        return [outcome.plan.panels[0]]
-    return [panel for panel in plan.panels or outcome.plan.panels if panel in outcome.plan.panels]
+        return [played.plan.panels[0]]
+    return [panel for panel in plan.panels or played.plan.panels if panel in played.plan.panels]
 
 
-def _curves(outcome: Outcome, plan: FigurePlan, panel: str) -> Iterator[Chart]:
-    metric = plan.of or outcome.metric
+def _curves(played: PlayedRecipe, plan: FigurePlan, panel: str) -> Iterator[Chart]:
+    metric = plan.of or played.metric
     series = []
-    for model in plan.models or outcome.models():
-        _, kind, runs = _runs(outcome, model, panel)
+    for model in plan.models or played.models():
+        _, kind, runs = _runs(played, model, panel)
         tables = [_over_rounds(run, kind, metric, plan.part) for run in runs]
         series.append(_band(model, runs, tables, kind))
-    series = [*_told_apart(series), *_functions(outcome, plan)]
+    series = [*_told_apart(series), *_functions(played, plan)]
     part = plan.part or "test"
     words = f"The mean {metric} on the clients' own {part} rows; 95 % intervals over seeds and clients."
     yield Curves(
@@ -60,19 +61,19 @@ def _curves(outcome: Outcome, plan: FigurePlan, panel: str) -> Iterator[Chart]:
     )
 
 
-def _by_panel(outcome: Outcome, plan: FigurePlan, panel: str) -> Iterator[Chart]:
-    metric = plan.of or outcome.metric
-    panels = [p for p in plan.panels or outcome.plan.panels if p in outcome.plan.panels]
+def _by_panel(played: PlayedRecipe, plan: FigurePlan, panel: str) -> Iterator[Chart]:
+    metric = plan.of or played.metric
+    panels = [p for p in plan.panels or played.plan.panels if p in played.plan.panels]
     places = plan.x_values or tuple(range(len(panels)))
     series = []
-    for model in plan.models or outcome.models():
-        values = [outcome.values(model, p, plan.of, plan.part).to_numpy() for p in panels]
+    for model in plan.models or played.models():
+        values = [played.values(model, p, plan.of, plan.part).to_numpy() for p in panels]
         ends = [_interval(table) for table in values]
-        method = _method(outcome, model, panels[0])
+        method = _method(played, model, panels[0])
         low, high = zip(*ends, strict=True)
         y = [float(np.nanmean(table)) for table in values]
-        series.append(Series(model, {plan.x: places}, y, low, high, method, _kind(outcome, model)))
-    series = [*_told_apart(series), *_functions(outcome, plan)]
+        series.append(Series(model, {plan.x: places}, y, low, high, method, _kind(played, model)))
+    series = [*_told_apart(series), *_functions(played, plan)]
     named = "" if plan.x_values else f" From left to right: {', '.join(panels)}."
     words = f"The {metric} at the reported round.{named}"
     yield Curves(
@@ -80,52 +81,57 @@ def _by_panel(outcome: Outcome, plan: FigurePlan, panel: str) -> Iterator[Chart]
     )
 
 
-def _spread(outcome: Outcome, plan: FigurePlan, panel: str) -> Iterator[Chart]:
-    metric = plan.of or outcome.metric
+def _spread(played: PlayedRecipe, plan: FigurePlan, panel: str) -> Iterator[Chart]:
+    metric = plan.of or played.metric
     values = {
         model: {
-            str(k): float(v) for k, v in outcome.values(model, panel, plan.of, plan.part).mean(axis=1).items()
+            str(k): float(v) for k, v in played.values(model, panel, plan.of, plan.part).mean(axis=1).items()
         }
-        for model in plan.models or outcome.models()
+        for model in plan.models or played.models()
     }
     words = f"Every client's {metric} at the reported round, its mean over seeds."
     yield Spread(_title(plan, panel), words, metric, values, percent=metric in _SHARES)
 
 
-def _diagnostic(outcome: Outcome, plan: FigurePlan, panel: str) -> Iterator[Chart]:
+def _diagnostic(played: PlayedRecipe, plan: FigurePlan, panel: str) -> Iterator[Chart]:
     assert plan.of is not None, "which diagnostic"
     series = []
-    for model in plan.models or outcome.plan.lines:
-        line, kind, runs = _runs(outcome, model, panel)
+    for model in plan.models or played.plan.lines:
+        line, kind, runs = _runs(played, model, panel)
         tables = [_told(run, plan.of, plan.index) for run in runs]
         series.append(_band(line, runs, [t for t in tables if len(t)], kind, axis=plan.x))
-    series = [*_told_apart(series), *_functions(outcome, plan)]
+    series = [*_told_apart(series), *_functions(played, plan)]
     words = f"What the method tells of itself: {plan.of.replace('_', ' ')}."
     yield Curves(_title(plan, panel), words, series, plan.of.replace("_", " "), plan.y_log, plan.x_log)
 
 
-def _matrix(outcome: Outcome, plan: FigurePlan, panel: str) -> Iterator[Chart]:
-    for model in plan.models or outcome.plan.lines:
-        line, _, runs = _runs(outcome, model, panel)
-        values = outcome.values(line, panel, "diagnostic:mixing_matrix", at=_LAST).iloc[:, 0].to_numpy()
-        names = [str(name) for name in runs[0].clients().index]
-        square = values.reshape(len(names), len(names))
-        words = "How much the client of a row learns from the client of a column: the first seed's weights."
+def _matrix(played: PlayedRecipe, plan: FigurePlan, panel: str) -> Iterator[Chart]:
+    for model in plan.models or played.plan.lines:
+        line, _, runs = _runs(played, model, panel)
+        values = played.values(line, panel, "diagnostic:mixing_matrix", at=_LAST).iloc[:, 0].to_numpy()
+        clients = [str(name) for name in runs[0].clients().index]
+        square = values.reshape(len(clients), len(clients))
+        order = by_similarity(square)
+        names = [clients[place] for place in order]
+        words = (
+            "How much the client of a row learns from the client of a column: the first seed's weights, with "
+            "those side by side whose weights are alike."
+        )
         yield HeatMap(
             f"{_title(plan, panel)}: {line}",
             words,
             names,
             names,
-            square.tolist(),
+            square[np.ix_(order, order)].tolist(),
             "client",
             "learns from",
             "weight",
         )
 
 
-def _labels(outcome: Outcome, plan: FigurePlan, panel: str) -> Iterator[Chart]:
-    for model in plan.models or outcome.plan.lines:
-        line, _, runs = _runs(outcome, model, panel)
+def _labels(played: PlayedRecipe, plan: FigurePlan, panel: str) -> Iterator[Chart]:
+    for model in plan.models or played.plan.lines:
+        line, _, runs = _runs(played, model, panel)
         told = runs[0].diagnostics()
         labels = told[told["name"] == "labels"].pivot(index="index", columns="round", values="value")
         if labels.empty:
@@ -145,12 +151,12 @@ def _labels(outcome: Outcome, plan: FigurePlan, panel: str) -> Iterator[Chart]:
         )
 
 
-def _path(outcome: Outcome, plan: FigurePlan, panel: str) -> Iterator[Chart]:
+def _path(played: PlayedRecipe, plan: FigurePlan, panel: str) -> Iterator[Chart]:
     assert plan.of is not None, "which metric"
     assert plan.second is not None, "over which other one"
     series = []
-    for model in plan.models or outcome.models():
-        _, kind, runs = _runs(outcome, model, panel)
+    for model in plan.models or played.models():
+        _, kind, runs = _runs(played, model, panel)
         metrics = metrics_of(runs[0].path)
         part = reported_part(metrics)
         own = metrics[(metrics.kind == kind) & (metrics.part == part)]
@@ -162,30 +168,30 @@ def _path(outcome: Outcome, plan: FigurePlan, panel: str) -> Iterator[Chart]:
             name = f"{model}, {client}"
             series.append(
                 Series(
-                    name, {plan.of.replace("_", " "): x}, y, method=_method(outcome, model, panel), kind=kind
+                    name, {plan.of.replace("_", " "): x}, y, method=_method(played, model, panel), kind=kind
                 )
             )
     words = "The way of each client's model, a mark for each evaluated round."
     yield Curves(_title(plan, panel), words, series, plan.second.replace("_", " "), markers=True)
 
 
-def _bars(outcome: Outcome, plan: FigurePlan, panel: str) -> Iterator[Chart]:
+def _bars(played: PlayedRecipe, plan: FigurePlan, panel: str) -> Iterator[Chart]:
     assert plan.of is not None, "which quantity"
     label = plan.of.replace("_", " ")
     groups = {
-        model: {label: float(outcome.values(model, panel, plan.of, at=_LAST).to_numpy().mean())}
-        for model in plan.models or outcome.plan.lines
+        model: {label: float(played.values(model, panel, plan.of, at=_LAST).to_numpy().mean())}
+        for model in plan.models or played.plan.lines
     }
     yield Bars(_title(plan, panel), f"{label}, means over seeds.".capitalize(), label, groups)
 
 
-def _only_functions(outcome: Outcome, plan: FigurePlan, panel: str) -> Iterator[Chart]:
+def _only_functions(played: PlayedRecipe, plan: FigurePlan, panel: str) -> Iterator[Chart]:
     yield Curves(
-        plan.title, "Curves of theory.", _functions(outcome, plan), plan.of or "", plan.y_log, plan.x_log
+        plan.title, "Curves of theory.", _functions(played, plan), plan.of or "", plan.y_log, plan.x_log
     )
 
 
-_DRAW: dict[Drawing, Callable[[Outcome, FigurePlan, str], Iterator[Chart]]] = {
+_DRAW: dict[Drawing, Callable[[PlayedRecipe, FigurePlan, str], Iterator[Chart]]] = {
     "curves": _curves,
     "panels": _by_panel,
     "spread": _spread,
@@ -198,12 +204,12 @@ _DRAW: dict[Drawing, Callable[[Outcome, FigurePlan, str], Iterator[Chart]]] = {
 }
 
 
-def _runs(outcome: Outcome, model: str, panel: str) -> tuple[str, str | None, list[RunFolder]]:
-    line, kind = kind_and_line(model, outcome.plan.lines)
-    runs = list(outcome.runs[Place(panel, line)].values())
+def _runs(played: PlayedRecipe, model: str, panel: str) -> tuple[str, str | None, list[RunFolder]]:
+    line, kind = kind_and_line(model, played.plan.lines)
+    runs = list(played.runs[Place(panel, line)].values())
     if not runs:
         raise UserError(f"{line} has no finished run")
-    return line, kind or outcome.kind_of(Place(panel, line)), runs
+    return line, kind or played.kind_of(Place(panel, line)), runs
 
 
 def _over_rounds(run: RunFolder, kind: str | None, metric: str, part: str | None) -> pd.DataFrame:
@@ -283,18 +289,18 @@ def _told_apart(series: Sequence[Series]) -> list[Series]:
     return [replace(one, method=None) for one in series]
 
 
-def _functions(outcome: Outcome, plan: FigurePlan) -> list[Series]:
-    chosen = {name: outcome.recipe.functions[name] for name in plan.functions}
+def _functions(played: PlayedRecipe, plan: FigurePlan) -> list[Series]:
+    chosen = {name: played.recipe.functions[name] for name in plan.functions}
     return [Series(name, {plan.x: function.x}, function.y) for name, function in chosen.items()]
 
 
-def _method(outcome: Outcome, model: str, panel: str) -> str | None:
-    _, _, runs = _runs(outcome, model, panel)
+def _method(played: PlayedRecipe, model: str, panel: str) -> str | None:
+    _, _, runs = _runs(played, model, panel)
     return runs[0].config.method_name
 
 
-def _kind(outcome: Outcome, model: str) -> str | None:
-    return kind_and_line(model, outcome.plan.lines)[1]
+def _kind(played: PlayedRecipe, model: str) -> str | None:
+    return kind_and_line(model, played.plan.lines)[1]
 
 
 def _title(plan: FigurePlan, panel: str) -> str:

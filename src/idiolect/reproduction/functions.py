@@ -1,4 +1,4 @@
-"""Curves of theory in a recipe: a function by its import path, over a range."""
+"""Theory in a recipe: a function by its import path, over a range as a curve, or once as numbers."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -28,12 +28,14 @@ class Function:
     start: float
     stop: float
     points: Count = 101
+    log: bool = Field(default=False, description="whether the points are as far apart on a logarithmic axis")
     arguments: dict[str, Any] = Field(default_factory=dict)
 
     @property
     def x(self) -> list[float]:
         """Where it is computed."""
-        return [float(x) for x in np.linspace(self.start, self.stop, self.points)]
+        spaced = np.geomspace if self.log else np.linspace
+        return [float(x) for x in spaced(self.start, self.stop, self.points)]
 
     def __call__(self, x: float) -> float:
         """Its value at one point."""
@@ -43,3 +45,16 @@ class Function:
     def y(self) -> list[float]:
         """Its values."""
         return [self(x) for x in self.x]
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Constant:
+    """One number or several of them, function(**arguments): what a claim compares with."""
+
+    of: str = Field(description="package.module:function of the arguments")
+    arguments: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def y(self) -> list[float]:
+        """Its values."""
+        return [float(value) for value in np.atleast_1d(CATALOGUE.find(self.of)(**self.arguments))]

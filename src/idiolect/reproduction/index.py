@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from idiolect.quantities import duration
+from idiolect.reproduction.field import PAPER as FIELD
+from idiolect.reproduction.field import field_page
 from idiolect.reproduction.recipe import PAPERS
 from idiolect.reproduction.record import Record, counts, read_record
 from idiolect.reproduction.words import MARKS, Table, about, chosen, numbers, seen
@@ -11,8 +13,8 @@ from idiolect.store.files import write_bytes
 
 HOW = """\
 A claim is *confirmed* (✓) if the whole 95 % interval of the difference, over clients and seeds, is on its
-side, *contradicted* (✗) if the whole interval is on the other side, and *inconclusive* (?) otherwise. Each name
-below is a recipe: `idiolect reproduce NAME` plays it, `idiolect reproduce NAME --text` prints it to be changed."""
+side, *contradicted* (✗) if the whole interval is on the other side, and *inconclusive* (?) otherwise.
+`idiolect reproduce NAME` plays a recipe, and `idiolect reproduce NAME --text` prints it to be changed."""
 
 
 def write_index(out: Path) -> None:
@@ -20,11 +22,21 @@ def write_index(out: Path) -> None:
     records = read_records(out)
     for record in records:
         folder = out / record["name"]
-        figures = [file.name for file in sorted(folder.glob("*.svg")) if not _is_other_axis(file.stem)]
+        figures = [file.name for file in figures_of(folder)]
         write_bytes(folder / "README.md", recipe_page(record, figures).encode())
+    if of_field := [record for record in records if record["paper"] == FIELD]:
+        (out / FIELD).mkdir(exist_ok=True)
+        write_bytes(out / FIELD / "README.md", field_page(of_field).encode())
     write_bytes(
         out / "README.md", index_page(records, [p for p in PAPERS if (out / f"{p}.html").is_file()]).encode()
     )
+
+
+def figures_of(folder: Path) -> list[Path]:
+    """The figures of a recipe, without those of the same curves over megabytes or seconds."""
+    return [
+        file for file in sorted(folder.glob("*.svg")) if not file.stem.endswith(("-megabytes", "-seconds"))
+    ]
 
 
 def read_records(out: Path) -> list[Record]:
@@ -55,6 +67,8 @@ def index_page(records: Sequence[Record], pages: Sequence[str]) -> str:
                 if paper in pages
                 else ""
             )
+            if paper == FIELD:
+                link += f"\n\nAll federations together: [ranks, costs, and what is said]({FIELD}/README.md)"
             lines += [
                 "",
                 f"## {title}{link}",
@@ -110,8 +124,3 @@ def _markdown(table: Table) -> list[str]:
     headings, rows = table
     lines = [f"| {' | '.join(headings)} |", "|" + "---|" * len(headings)]
     return lines + [f"| {' | '.join(row)} |" for row in rows]
-
-
-def _is_other_axis(name: str) -> bool:
-    """Whether a figure is the same curves over megabytes or seconds."""
-    return name.endswith(("-megabytes", "-seconds"))

@@ -9,7 +9,7 @@ from idiolect.reports.charts import Chart
 from idiolect.reports.html import render
 from idiolect.reports.static import save_static
 from idiolect.reproduction.figures import charts_of
-from idiolect.reproduction.outcome import Outcome
+from idiolect.reproduction.played import PlayedRecipe
 from idiolect.reproduction.recipe import PAPERS
 from idiolect.reproduction.record import Record
 from idiolect.reproduction.words import MARKS, about, chosen, numbers, seen, verdict_words
@@ -23,13 +23,15 @@ class Shown(NamedTuple):
     charts: list[Chart]
 
 
-def shown(outcome: Outcome, record: Record) -> Shown:
+def shown(played: PlayedRecipe, record: Record) -> Shown:
     """The figures of a recipe beside what was kept of it."""
-    return Shown(record, charts_of(outcome))
+    return Shown(record, charts_of(played))
 
 
 def write_page(recipe: Shown, folder: Path) -> None:
     """Write a recipe's page, and its figures as files."""
+    for old in (*folder.glob("*.svg"), *folder.glob("*.png")):  # of a recipe that was different
+        old.unlink()
     save_static(recipe.charts, folder)
     write_bytes(
         folder / "index.html", _page(f"{recipe.record['item']}: {recipe.record['title']}", [recipe]).encode()

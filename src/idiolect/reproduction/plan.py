@@ -1,12 +1,14 @@
 """From a recipe to its runs."""
 
 import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+from idiolect.core.method import PredictorKind
 from idiolect.errors import UserError
 from idiolect.reproduction.recipe import Recipe, Size, SizeName
 from idiolect.runs.config import RunConfig, resolve
@@ -72,7 +74,7 @@ class Plan:
         """What is tried for each place whose settings are open, with the first seed."""
         tried = {}
         for place in self.places:
-            at_first = self.recipe.tune.on == "each" or place.panel == self.panels[0]
+            at_first = self.recipe.tune.panels == "each" or place.panel == self.panels[0]
             if at_first and (grid := self.recipe.tune.of(place.line)):
                 tried[place] = [(point, self.config_of(place, self.seeds[0], point)) for point in grid]
         return tried
@@ -87,7 +89,8 @@ class Plan:
     def chosen(self, place: Place) -> Settings:
         """The tried settings with the best validation value; among equals the first."""
         tried = self.trials.get(self._tuned_at(place), [])
-        scores = [score_of(config) for _, config in tried]
+        kind = self.recipe.judged.get(place.line)
+        scores = [score_of(config, kind) for _, config in tried]
         if not tried:
             return {}
         if all(score is None for score in scores):
@@ -102,7 +105,7 @@ class Plan:
         return tried + len(self.places) * len(self.seeds) - len(self.trials)
 
     def _tuned_at(self, place: Place) -> Place:
-        return place if self.recipe.tune.on == "each" else Place(self.panels[0], place.line)
+        return place if self.recipe.tune.panels == "each" else Place(self.panels[0], place.line)
 
     def config_of(self, place: Place, seed: int, point: Settings) -> RunConfig:
         """The run at a place with a seed and what is chosen there; its folder follows from all of it."""
@@ -114,12 +117,15 @@ class Plan:
         return replace(config, out=str(self.root / "runs" / _folder_name(config)))
 
 
-def score_of(config: RunConfig) -> float | None:
-    """The validation value of what a finished run is judged by, larger ones being better; None: it failed."""
+def score_of(config: RunConfig, kind: PredictorKind | None = None) -> float | None:
+    """The validation value of a kind of model in a finished run, larger ones being better; None: it failed.
+
+    kind: None stands for the one that the method is judged by.
+    """
     if not (config.folder / "summary.json").is_file():
         return None
     summary = RunFolder(config.folder).summary()
-    value = float(summary["kinds"][summary["judged_by"]]["validation"])
+    value = float(summary["kinds"][kind or summary["judged_by"]]["validation"])
     better = value if summary["higher_is_better"] else -value
     return better if better == better else float("-inf")
 
@@ -135,5 +141,6 @@ def plans_of(
 
 
 def _folder_name(config: RunConfig) -> str:
-    digest = hashlib.sha256(config.to_yaml().encode()).hexdigest()[:12]
+    # In whatever order settings are written, they are the same run.
+    digest = hashlib.sha256(json.dumps(config.plain(), sort_keys=True).encode()).hexdigest()[:12]
     return f"{Path(config.data_name).stem}-{config.method_name}-{digest}"

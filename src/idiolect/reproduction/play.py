@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -107,12 +108,24 @@ class _Player:
     def _pool(self) -> ProcessPoolExecutor:
         if self.pool is None:
             # Not forked: torch's threads do not survive it.
-            self.pool = ProcessPoolExecutor(self.jobs, multiprocessing.get_context("spawn"))
+            spawning = multiprocessing.get_context("spawn")
+            self.pool = ProcessPoolExecutor(self.jobs, spawning, _end_with_parent, (os.getpid(),))
         return self.pool
 
     def _count(self, recipe: str, folder: Path) -> None:
         self.done.add(folder)
         self.told(recipe, min(len(self.done), self.total), self.total)
+
+
+def _end_with_parent(parent: int) -> None:
+    """A process whose parent was killed ends too, instead of playing on for nobody."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _play(settings: Settings, folder: Path) -> str | None:

@@ -1,9 +1,12 @@
 """A recipe: one figure or table of a paper as data.
 
     paper, item, title      which one it is
+    like                    another recipe: what this one does not say is as there
     settings                of all runs, as `idiolect run` takes them
     panels                  settings on top, for each part of the figure; one without a name if there are none
+    functions, constants    what theory says: curves beside what is measured, numbers in claims
     lines                   settings on top, for each thing that is compared; each names its method
+    judged                  the kind of model that a line is about, where it is not its method's own
     tune                    what the paper leaves open: a small grid for each line, chosen on validation rows
     sizes                   `small` and `paper`: settings on top, how many seeds, and what was scaled down
     numbers                 what the paper reports, by panel and model
@@ -29,7 +32,7 @@ from idiolect.errors import UserError, did_you_mean
 from idiolect.methods.catalogue import find_method
 from idiolect.reproduction.claims import Claim
 from idiolect.reproduction.figure_plans import FigurePlan
-from idiolect.reproduction.functions import Function
+from idiolect.reproduction.functions import Constant, Function
 from idiolect.runs.comparison import method_options
 from idiolect.runs.settings import Settings, merge, normalise, parse_settings
 from idiolect.runs.signatures import build
@@ -67,7 +70,7 @@ class Tune:
 
     grid: Grid = field(default_factory=dict)
     lines: dict[str, Grid] = Field(default_factory=dict, description="in place of `grid` for some lines")
-    on: Literal["first", "each"] = Field(
+    panels: Literal["first", "each"] = Field(
         default="first", description="panel: the first one's choice is for all"
     )
     keep_split: bool = Field(
@@ -111,7 +114,11 @@ class Recipe:
     settings: Settings = field(default_factory=dict)
     panels: dict[str, Settings] = field(default_factory=lambda: {ALL: {}})
     lines: dict[str, Settings] = field(default_factory=dict)
+    judged: dict[str, PredictorKind] = Field(
+        default_factory=dict, description="the kind that a line is tuned and ranked by; else its method's own"
+    )
     functions: dict[str, Function] = Field(default_factory=dict, description="curves of theory")
+    constants: dict[str, Constant] = Field(default_factory=dict, description="numbers of theory")
     tune: Tune = field(default_factory=Tune)
     sizes: dict[SizeName, Size] = field(default_factory=dict)
     numbers: tuple[Numbers, ...] = ()
@@ -122,14 +129,20 @@ class Recipe:
         """Refuse what no run could tell."""
         if self.paper not in PAPERS:
             raise ValueError(f"paper={self.paper} must be one of {', '.join(PAPERS)}")
-        for line in self.tune.lines:
-            if line not in self.lines:
-                raise ValueError(f"tune.lines has {line!r}, which is none of the lines")
+        for place, named in (("tune.lines", self.tune.lines), ("judged", self.judged)):
+            for line in named:
+                if line not in self.lines:
+                    raise ValueError(f"{place} has {line!r}, which is none of the lines")
         tried = {line: len(self.tune.of(line)) for line in self.lines}
         counts = {count for count in tried.values() if count}
         if len(counts) > 1:
             shown = ", ".join(f"{line} {count}" for line, count in tried.items())
             raise ValueError(f"tune must try as many settings for each line: {shown}")
+
+    @property
+    def theory(self) -> dict[str, Function | Constant]:
+        """All that is computed and not measured, by name."""
+        return {**self.functions, **self.constants}
 
     def size(self, name: SizeName) -> Size:
         """How it is played in a size; one that is not scaled down has only `paper`."""
@@ -180,7 +193,13 @@ def find_recipe(name: str) -> Recipe:
 
 def read_recipe(text: str, name: str) -> Recipe:
     """A recipe from YAML."""
-    return build(Recipe, {"name": name, **parse_settings(text, name)}, name)
+    return build(Recipe, {"name": name, **_whole(parse_settings(text, name))}, name)
+
+
+def _whole(settings: Settings) -> Settings:
+    """With what is taken from the recipe that it is like."""
+    base = settings.pop("like", None)
+    return settings if base is None else merge(_whole(parse_settings(recipe_text(base), base)), settings)
 
 
 def kind_and_line(model: str, lines: Sequence[str]) -> tuple[str, PredictorKind | None]:

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from idiolect.reproduction.outcome import Compared, Judged, Outcome
 from idiolect.reproduction.plan import Plan
+from idiolect.reproduction.played import Compared, Judged, PlayedRecipe
 from idiolect.reproduction.recipe import PAPERS
 from idiolect.reproduction.table import table_of
 from idiolect.runs.folder import RunFolder, versions
@@ -19,9 +19,9 @@ FILE = "result.json"
 Record = Mapping[str, Any]
 
 
-def record_of(outcome: Outcome) -> dict[str, Any]:
+def record_of(played: PlayedRecipe) -> dict[str, Any]:
     """All that is told of a recipe."""
-    plan, recipe = outcome.plan, outcome.recipe
+    plan, recipe = played.plan, played.recipe
     return {
         "format": FORMAT,
         "name": recipe.name,
@@ -33,19 +33,19 @@ def record_of(outcome: Outcome) -> dict[str, Any]:
         "changes": plan.size.changes,
         "left_open": recipe.left_open,
         "found": recipe.found,
-        "data": _data_names(outcome),
+        "data": _data_names(played),
         "seeds": list(plan.seeds),
         "command": command(plan),
         "made_with": {**versions(), "commit": commit()},
-        "seconds": _seconds(outcome),
+        "seconds": _seconds(played),
         "runs": plan.number_of_runs,
-        "metric": outcome.metric,
-        "claims": [_claim(judged) for judged in outcome.judge()],
-        "table": table_of(outcome).to_dict("records") if outcome.recipe.lines else [],
+        "metric": played.metric,
+        "claims": [_claim(judged) for judged in played.judge()],
+        "table": table_of(played).to_dict("records") if played.recipe.lines else [],
         "chosen": [
-            {"panel": panel, "line": line, **settings} for (panel, line), settings in outcome.chosen().items()
+            {"panel": panel, "line": line, **settings} for (panel, line), settings in played.chosen().items()
         ],
-        "failures": outcome.failures,
+        "failures": played.failures,
     }
 
 
@@ -107,14 +107,14 @@ def _compared(judged: Judged, compared: Compared) -> dict[str, Any]:
     }
 
 
-def _data_names(outcome: Outcome) -> list[str]:
-    names = [run.config.data_name for runs in outcome.runs.values() for run in list(runs.values())[:1]]
+def _data_names(played: PlayedRecipe) -> list[str]:
+    names = [run.config.data_name for runs in played.runs.values() for run in list(runs.values())[:1]]
     return list(dict.fromkeys(names))
 
 
-def _seconds(outcome: Outcome) -> float:
+def _seconds(played: PlayedRecipe) -> float:
     """Of training in all runs, those to choose by as well, one after the other."""
-    folders = {config.folder for trials in outcome.plan.trials.values() for _, config in trials}
-    folders |= {run.path for runs in outcome.runs.values() for run in runs.values()}
+    folders = {config.folder for trials in played.plan.trials.values() for _, config in trials}
+    folders |= {run.path for runs in played.runs.values() for run in runs.values()}
     finished = [folder for folder in folders if (folder / "summary.json").is_file()]
     return float(sum(RunFolder(folder).timing()["seconds"].max() for folder in finished))

@@ -17,17 +17,16 @@ import pandas as pd
 
 from idiolect.errors import UserError
 from idiolect.reports import can_write_reports
-from idiolect.reproduction.index import write_index
-from idiolect.reproduction.outcome import Outcome
+from idiolect.reproduction.index import figures_of, write_index
 from idiolect.reproduction.plan import Plan, plans_of
 from idiolect.reproduction.play import OutOfTimeError, Told, play_plans
+from idiolect.reproduction.played import PlayedRecipe
 from idiolect.reproduction.recipe import SIZES, Recipe, SizeName, find_recipe, recipe_names
 from idiolect.reproduction.record import read_record, record_of, write_record
 from idiolect.reproduction.words import verdict_words
 from idiolect.store.files import clear_write_errors, write_bytes
 
 OUT = Path("runs/reproduce")
-_PUBLISHED = (".md", ".csv", ".svg", ".html")
 
 
 class Reproduction:
@@ -80,14 +79,14 @@ def reproduce_recipes(
     return Reproduction([record for _, record in kept], failures, missing, out)
 
 
-def publish(out: Path, folder: Path) -> None:
-    """Copy pages, tables and figures, but no runs, to where they are read."""
-    for file in out.rglob("*"):
-        place = file.relative_to(out)
-        if file.is_file() and place.parts[0] != "runs" and file.suffix in _PUBLISHED:
-            target = folder / place
-            target.parent.mkdir(parents=True, exist_ok=True)
-            write_bytes(target, file.read_bytes())
+def publish_results(out: Path, folder: Path) -> None:
+    """Copy the papers' pages, and every recipe's tables and figures, to where they are read; no runs."""
+    files = [file for form in ("*.html", "*.md", "*/README.md", "*/table.csv") for file in out.glob(form)]
+    files += [figure for place in out.iterdir() if place.is_dir() for figure in figures_of(place)]
+    for file in files:
+        target = folder / file.relative_to(out)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(target, file.read_bytes())
 
 
 def list_recipes(*, size: str = "small", out: str | Path = OUT) -> pd.DataFrame:
@@ -120,29 +119,28 @@ def _size(size: str) -> SizeName:
 
 
 def _refuse_wrong_settings(plans: Sequence[Plan]) -> None:
-    """Say what is wrong with a recipe before anything is played: a trial has all settings of a run."""
+    """Say what is wrong with a recipe before anything is played."""
     for plan in plans:
-        if plan.trials:
-            continue
-        for _ in plan.runs():
-            pass
+        for place in plan.places:
+            for point in plan.recipe.tune.of(place.line) or [{}]:
+                plan.config_of(place, plan.seeds[0], point)
 
 
-def _keep(plan: Plan) -> tuple[Outcome, dict[str, Any]]:
-    outcome = Outcome(plan)
-    record = record_of(outcome)
+def _keep(plan: Plan) -> tuple[PlayedRecipe, dict[str, Any]]:
+    played = PlayedRecipe(plan)
+    record = record_of(played)
     folder = plan.root / plan.recipe.name
     folder.mkdir(exist_ok=True)
     write_record(folder, record)
     write_bytes(folder / "table.csv", pd.DataFrame(record["table"]).to_csv(index=False).encode())
-    return outcome, record
+    return played, record
 
 
-def _write_pages(kept: Sequence[tuple[Outcome, dict[str, Any]]], out: Path) -> None:
+def _write_pages(kept: Sequence[tuple[PlayedRecipe, dict[str, Any]]], out: Path) -> None:
     """A page for each recipe, and one for each paper of which there are several."""
     from idiolect.reproduction.page import shown, write_page, write_paper_page
 
-    recipes = [shown(outcome, record) for outcome, record in kept]
+    recipes = [shown(played, record) for played, record in kept]
     by_paper: dict[str, list[Any]] = {}
     for recipe in recipes:
         write_page(recipe, out / recipe.record["name"])

@@ -18,7 +18,8 @@ import pandas as pd
 
 from idiolect.errors import UserError
 from idiolect.reproduction.claims import Moment, Part
-from idiolect.reproduction.outcome import Outcome, summary_of
+from idiolect.reproduction.plan import Place
+from idiolect.reproduction.played import PlayedRecipe, summary_of
 from idiolect.reproduction.quantities import megabytes
 from idiolect.reproduction.recipe import Numbers
 from idiolect.reproduction.verdicts import paired_difference
@@ -26,15 +27,15 @@ from idiolect.reproduction.verdicts import paired_difference
 _NOTHING = float("nan")
 
 
-def table_of(outcome: Outcome) -> pd.DataFrame:
+def table_of(played: PlayedRecipe) -> pd.DataFrame:
     """All models of all lines."""
     rows = [
-        _row(outcome, panel, line, kind)
-        for (panel, line), runs in outcome.runs.items()
+        _row(played, panel, line, kind)
+        for (panel, line), runs in played.runs.items()
         for kind in _kinds(runs)
     ]
     table = pd.DataFrame(rows)
-    for numbers in outcome.recipe.numbers:
+    for numbers in played.recipe.numbers:
         own = [
             _of_paper(numbers, panel, model) for panel, model in zip(table.panel, table.model, strict=True)
         ]
@@ -47,12 +48,12 @@ def _kinds(runs: dict[int, Any]) -> list[str]:
     return list(next((summary_of(run.path)["kinds"] for run in runs.values()), ()))
 
 
-def _row(outcome: Outcome, panel: str, line: str, kind: str) -> dict[str, Any]:
+def _row(played: PlayedRecipe, panel: str, line: str, kind: str) -> dict[str, Any]:
     model = f"{line} {kind}"
     runs = [
-        run for place, by_seed in outcome.runs.items() if place == (panel, line) for run in by_seed.values()
+        run for place, by_seed in played.runs.items() if place == (panel, line) for run in by_seed.values()
     ]
-    reported = outcome.values(model, panel)
+    reported = played.values(model, panel)
     mean, low, high = paired_difference(reported, reported * 0)
     summaries = [summary_of(run.path) for run in runs]
     return {
@@ -60,18 +61,18 @@ def _row(outcome: Outcome, panel: str, line: str, kind: str) -> dict[str, Any]:
         "line": line,
         "kind": kind,
         "model": model,
-        "judged": summaries[0]["judged_by"] == kind,
-        "metric": outcome.metric,
+        "judged": played.kind_of(Place(panel, line)) == kind,
+        "metric": played.metric,
         "reported": mean,
         "low": low,
         "high": high,
         "over_seeds": float(reported.mean().std(ddof=1)) if reported.shape[1] > 1 else _NOTHING,
         "round": float(np.mean([summary["kinds"][kind]["round"] for summary in summaries])),
-        "last": _mean(outcome, model, panel, at="last"),
-        "best": _mean(outcome, model, panel, at="best"),
+        "last": _mean(played, model, panel, at="last"),
+        "best": _mean(played, model, panel, at="best"),
         "worst_tenth": float(np.mean([summary["kinds"][kind]["worst_tenth"] for summary in summaries])),
-        "newcomers": _mean(outcome, model, panel, part="newcomers"),
-        "train_loss": _mean(outcome, model, panel, of="loss", part="train"),
+        "newcomers": _mean(played, model, panel, part="newcomers"),
+        "train_loss": _mean(played, model, panel, of="loss", part="train"),
         "megabytes": float(np.mean([megabytes(run) for run in runs])),
         "seconds": float(np.mean([run.timing()["seconds"].max() for run in runs])),
         "diverged": any(kind in summary["diverged"] for summary in summaries),
@@ -80,7 +81,7 @@ def _row(outcome: Outcome, panel: str, line: str, kind: str) -> dict[str, Any]:
 
 
 def _mean(
-    outcome: Outcome,
+    played: PlayedRecipe,
     model: str,
     panel: str,
     *,
@@ -89,7 +90,7 @@ def _mean(
     at: Moment = "reported",
 ) -> float:
     try:
-        return float(np.nanmean(outcome.values(model, panel, of, part, at).to_numpy()))
+        return float(np.nanmean(played.values(model, panel, of, part, at).to_numpy()))
     except UserError:
         return _NOTHING
 

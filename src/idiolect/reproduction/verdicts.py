@@ -59,6 +59,12 @@ def apart_difference(first: pd.DataFrame, second: pd.DataFrame) -> Difference:
     return Difference(float(value), *_ends(replicates))
 
 
+def furthest(gaps: np.ndarray) -> Difference:
+    """Of values without chance: the difference that is furthest from zero."""
+    gap = float(gaps.flat[np.abs(gaps).argmax()])
+    return Difference(gap, gap, gap)
+
+
 def overall(verdicts: Sequence[Verdict]) -> Verdict:
     """The verdict on all of them together.
 

@@ -23,11 +23,12 @@ def about(record: Record) -> str:
     """How a recipe was played."""
     made = record["made_with"]
     from_commit = f", commit {made['commit']}" if isinstance(made.get("commit"), str) else ""
+    made_with = f"idiolect {made['idiolect']}{from_commit}, torch {made['torch']}"
     changes = f" ({record['changes']})" if record["changes"] else ""
     seeds = ", ".join(map(str, record["seeds"]))
     return (
-        f"Size {record['size']}{changes}; seeds {seeds}; {record['runs']} runs, {duration(record['seconds'])} of "
-        f"training; idiolect {made['idiolect']}{from_commit}, torch {made['torch']}."
+        f"Size {record['size']}{changes}; seeds {seeds}; {record['runs']} runs, "
+        f"{duration(record['seconds'])} of training; {made_with}."
     )
 
 

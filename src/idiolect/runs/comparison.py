@@ -318,7 +318,8 @@ def _listed(value: Any, name: str) -> list[str]:
 def read_seeds(value: Any, first: Any = 0) -> tuple[int, ...]:
     """A number of seeds, or the seeds themselves."""
     if isinstance(value, str) and all(part.strip().isdigit() for part in value.split(",")):
-        value = [int(part) for part in value.split(",")]
+        numbers = [int(part) for part in value.split(",")]
+        value = numbers if "," in value else numbers[0]
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1 and isinstance(first, int):
         return tuple(range(first, first + value))
     if isinstance(value, list) and value and all(isinstance(s, int) and s >= 0 for s in value):

@@ -80,6 +80,7 @@ class RunFolder:
         marker = self.path / "run.json"
         if not marker.is_file() or read_json(marker).get("format") != FORMAT:
             raise UserError(f"{str(path)!r} is not a run folder: it has no run.json of the format {FORMAT}")
+        self._unsaved: dict[TableName, dict[int, pd.DataFrame]] = {}
 
     @classmethod
     def create(
@@ -122,8 +123,12 @@ class RunFolder:
     @property
     def config(self) -> RunConfig:
         """What was run."""
-        file = self.path / "config.yaml"
-        return _read_config(str(file), file.stat().st_mtime_ns)
+        path = self.path / "config.yaml"
+        if not path.is_file():
+            return _read_config(str(path), ())  # says that it is not there
+        # It is asked for again and again, and written anew at most once.
+        stamp = path.stat()
+        return _read_config(str(path), (stamp.st_ino, stamp.st_mtime_ns, stamp.st_size))
 
     @property
     def finished(self) -> bool:
@@ -212,7 +217,13 @@ class RunFolder:
         return client_values(self.metrics(), self.summary())
 
     def add(self, name: TableName, round_number: int, table: pd.DataFrame) -> None:
-        """Keep a part of a table; a part that is there already is replaced."""
+        """Keep a part of a table; a part that is there already is replaced.
+
+        A run without states, which starts anew if it is stopped, needs no parts on the disk.
+        """
+        if not self.config.checkpoint.states:
+            self._unsaved.setdefault(name, {})[round_number] = table
+            return
         write_parquet(self.path / "parts" / f"{name}-{round_number:06d}.parquet", table)
 
     def save(self, training: Training) -> None:
@@ -275,13 +286,15 @@ class RunFolder:
     def _table(self, name: TableName) -> pd.DataFrame:
         if self.finished:
             return read_parquet(self.path / f"{name}.parquet")
+        if name in self._unsaved:
+            return join(name, list(self._unsaved[name].values()))
         files = sorted((self.path / "parts").glob(f"{name}-*.parquet"))
         return join(name, [read_parquet(file) for file in files])
 
 
-@lru_cache(maxsize=1024)
-def _read_config(path: str, written: int) -> RunConfig:
-    """Read once as long as it is not written anew: reports ask often."""
+@lru_cache(maxsize=4096)
+def _read_config(path: str, version: tuple[int, ...]) -> RunConfig:
+    """The configuration in a file, which is read again when there is another version of it."""
     return resolve(read_settings([path]))
 
 

@@ -9,7 +9,7 @@ from idiolect.quantities import show_ends, show_gain, show_value
 from idiolect.runs.gains import GainTables
 from idiolect.runs.reported import ALONE, CHOSEN, SHARED, TUNED, Model
 
-_PLAIN = {SHARED: "one shared model (fedavg)", TUNED: "the shared model fine-tuned by each client (fedavg)"}
+_PLAIN = {SHARED: "one shared model", TUNED: "the shared model fine-tuned by each client"}
 _MOST_NAMED = 4
 
 Row = dict[Any, Any]
@@ -42,7 +42,8 @@ def _headline(best: Row, label: str, alone: float) -> str:
     metric, low, high = best["metric"], best["low"], best["high"]
     values = (
         f"with {_named(best)}, the best here, the mean {label} is {show_value(best['mean'], metric)} instead "
-        f"of {show_value(alone, metric)} alone: {show_gain(best['mean_gain'], metric)}"
+        f"of {show_value(alone, metric)} alone, a {'gain' if best['mean_gain'] >= 0 else 'loss'} of "
+        f"{show_gain(abs(best['mean_gain']), metric).removeprefix('+')}"
     )
     if math.isnan(low):
         return f"{values[0].upper()}{values[1:]}; nobody can say whether that is more than noise."
@@ -61,10 +62,12 @@ def _who(best: Row) -> list[str]:
     """How many clients gain and lose by it."""
     if best["no_interval"] == best["clients"]:
         return []
-    chance = f" (by chance about {best['by_chance']:.2g} would seem to)" if best["by_chance"] else ""
+    chance = best["by_chance"]
+    by_chance = f"; by chance alone about {chance:.2g} would seem to gain or lose" if chance else ""
+    lose = {0: "none loses", 1: "1 loses"}.get(best["lose"], f"{best['lose']} lose")
     return [
-        f"With it {best['gain']} of {best['clients']} clients gain more than noise, {best['lose']} lose"
-        f"{chance}, and {best['within_noise']} cannot be told from no change."
+        f"With it {best['gain']} of {best['clients']} clients gain more than noise, {lose}, and "
+        f"{best['within_noise']} cannot be told from no change{by_chance}."
     ]
 
 
@@ -79,7 +82,7 @@ def _others(rest: list[Row]) -> list[str]:
 
 
 def _listed(rows: list[Row]) -> str:
-    names = [f"{_named(row)} {show_gain(row['mean_gain'], row['metric'])}" for row in rows]
+    names = [f"{_named(row)} ({show_gain(row['mean_gain'], row['metric'])})" for row in rows]
     more = len(names) - _MOST_NAMED
     return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 

@@ -47,7 +47,7 @@ def load_parties(config: RunConfig) -> Parties:
     others = [place for place, name in enumerate(everybody.names) if name not in left_out]
     federation = everybody.subset(others)
     note = f"newcomers, left out of training: {listed(left_out)}"
-    return Parties(replace(federation, notes=(*federation.notes, note)), everybody.subset(places))
+    return Parties(replace(federation, notes=(note, *federation.notes)), everybody.subset(places))
 
 
 def _has_statistics(config: RunConfig, federation: Federation) -> bool:
@@ -90,7 +90,9 @@ def build_setting(config: RunConfig, federation: Federation, store: Store | None
 
 def build_simulation(config: RunConfig, federation: Federation) -> Simulation:
     """Everything that a run moves, before its first round."""
-    plan = config.participation.bind(federation.names, upper_class_shares(federation))
+    participation = config.participation
+    upper_shares = upper_class_shares(federation) if participation.looks_at_classes else None
+    plan = participation.bind(federation.names, upper_shares)
     return Simulation.of(build_setting(config, federation), plan, config.engine)
 
 

@@ -20,9 +20,10 @@ _HEIGHT = 2.4  # inches
 _MARKERS = {"complete": "o", "stopped": "v", "late": ">", "diverged": "x"}
 
 
-def write_page(tuning: Tuning) -> Path:
-    """Write the page into the tuning's folder."""
-    page = tuning.path / PAGE
+def write_page(tuning: Tuning, page: Path | None = None) -> Path:
+    """Write the page, into the tuning's folder unless said otherwise, and its figures beside it."""
+    page = page or tuning.path / PAGE
+    page.parent.mkdir(parents=True, exist_ok=True)
     html = render(
         "tuning.html",
         title=f"{', '.join(tuning.methods)} tuned on {Path(tuning.data_name).stem}",
@@ -31,7 +32,7 @@ def write_page(tuning: Tuning) -> Path:
         rows=[_row(tuning, row) for _, row in tuning.table.iterrows()],
         states=STATES,
         figures={
-            name: save(f"trials-of-{name}", partial(_figure, tuning, name), tuning.path / "figures")
+            name: save(f"trials-of-{name}", partial(_figure, tuning, name), page.parent / "figures")
             for name in tuning.methods
             if tuning.trials_of(name)
         },

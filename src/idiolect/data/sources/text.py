@@ -1,6 +1,7 @@
 """Shakespeare's lines by speaking role, as sequences of characters."""
 
 import re
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -80,11 +81,16 @@ def shakespeare(
 def _roles(data_dir: str | Path | None) -> dict[str, str]:
     """All that each role says, line by line."""
     if path := find("shakespeare_roles", "shakespeare_roles.csv.gz", data_dir):
-        lines = read_table(path).astype({"text": str})
-        return _joined(lines["play"] + "/" + lines["role"], lines["text"])
+        return _roles_of_plays(path)
     spoken = obtain(_TINY, "shakespeare", data_dir).read_text()
     speeches = pd.DataFrame(re.findall(r"^([^\n:]+):\n(.+?)(?:\n\n|\Z)", spoken, re.MULTILINE | re.DOTALL))
     return _joined(speeches[0], speeches[1])
+
+
+@lru_cache(maxsize=1)  # reading takes seconds, and a process may play many runs
+def _roles_of_plays(path: Path) -> dict[str, str]:
+    lines = read_table(path).astype({"text": str})
+    return _joined(lines["play"] + "/" + lines["role"], lines["text"])
 
 
 def _joined(roles: pd.Series, lines: pd.Series) -> dict[str, str]:

@@ -4,6 +4,7 @@ Client i's model v_i minimises Φ(α_i, v) = Σ_j α_i(j) f_j(v). The files, in 
 
     weights      α_i = argmin over the simplex of  Σ_j α(j) z_ij + λ Σ_j α(j)² / n_j            (eq. 2)
     sizes        m_i: what client i holds, where models have different sizes
+    noise        how much of z_ij is the gradients' own noise
     distances    z_ij = |g_i - g_j|², some rows at a time
     matrix       A: all rows α_i, by their non-zero weights
     route        round j of an epoch: model i visits client c = σ((i + j) mod N)

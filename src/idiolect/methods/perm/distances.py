@@ -1,30 +1,42 @@
-"""What learning from each other costs clients: the squared distances of their gradients. Spec 5.3, 5.7.
+"""What learning from each other costs clients: the squared distances of their gradients. Spec 5.3, 5.4, 5.7.
 
     z_ij = |g_i - g_j|² = G_ii + G_jj - 2 G_ij,    G: the Gram matrix of the gradients
 
+Where λ is given, z_ij is what j costs i, as in the paper. Where it is automatic, z_ij counts as far as the
+distances of all pairs together are more than the noise of the gradients (noise.py).
 Rows are computed in blocks, so that no matrix of clients² exists; only the gradients themselves,
 clients × parameters, are held whole. The working memory is a few times `AT_ONCE` doubles.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from idiolect.core import Params, tree
+from idiolect.methods.perm.noise import GradientNoise
 from idiolect.methods.perm.sizes import ModelSizes
 from idiolect.methods.perm.weights import WeightRule, automatic_regulariser
 
 AT_ONCE = 2**19  # entries of a matrix that are worked on together: small enough to stay in the cache
-MEDIAN_ROWS = 1000  # rows that the automatic regulariser looks at, evenly spaced, where there are more
+MEDIAN_ROWS = 1000  # rows that the automatic rule looks at, evenly spaced, where there are more
 EQUAL = 1e-13  # squared distances below this part of the squared norms are rounding
 
 
 class GradientDistances:
-    """All clients' gradients, and from them the costs of any rows of the weight problem."""
+    """All clients' gradients, and from them the costs of any rows of the weight problem.
 
-    def __init__(self, gradients: Params, sizes: Tensor, model_sizes: ModelSizes | None) -> None:
+    `noise`: what is known of the gradients' own noise; None: they are taken as they are.
+    """
+
+    def __init__(
+        self,
+        gradients: Params,
+        sizes: Tensor,
+        model_sizes: ModelSizes | None,
+        noise: GradientNoise | None = None,
+    ) -> None:
         self.vectors = tree.flatten_rows(gradients)
         self.sizes = sizes
         self.model_sizes = model_sizes
@@ -38,6 +50,7 @@ class GradientDistances:
             if model_sizes.support == "intersection":
                 masks, self.kinds = model_sizes.masks(model, len(sizes))
         self.energies = torch.stack([self._energy(mask) for mask in masks], dim=1)
+        self.difference = 1.0 if noise is None else noise.difference(self._excess(noise))
 
     def _energy(self, mask: Tensor) -> Tensor:
         held = mask.split(rows_at_once(len(self.sizes)))
@@ -56,13 +69,20 @@ class GradientDistances:
         gram = torch.zeros(len(rows), len(self.sizes), dtype=torch.float64)
         for part in self._parts():
             gram.addmm_(part[rows], part.T)
-        norms = self.energies[rows][:, self.kinds] + self.energies[:, self.kinds[rows]].T
-        same = rows[:, None] == torch.arange(len(self.sizes))
-        return torch.where(same, 0, squared_distance(norms, gram))
+        distances = squared_distance(self._sums(self.energies, rows), gram)
+        return torch.where(self._same(rows), 0, distances)
+
+    def _sums(self, terms: Tensor, rows: Tensor) -> Tensor:
+        """t_i + t_j of some rows with all clients, each over the parameters that both hold."""
+        return terms[rows][:, self.kinds] + terms[:, self.kinds[rows]].T
+
+    def _same(self, rows: Tensor) -> Tensor:
+        return rows[:, None] == torch.arange(len(self.sizes))
 
     def costs(self, rows: Tensor, active: Tensor) -> Tensor:
-        """z_ij + sqrt(VC_j / n_j); infinite where j is not active or cannot hold model i."""
-        costs, allowed = self.of(rows) + self.complexity_terms, active.expand(len(rows), -1)
+        """What counts of z_ij, and sqrt(VC_j / n_j); infinite if j is not active or cannot hold model i."""
+        costs, allowed = self.of(rows), active.expand(len(rows), -1)
+        costs = self.difference * costs + self.complexity_terms
         if self.model_sizes and self.model_sizes.rule == "zero_weight":
             ratios = self.model_sizes.ratios(len(self.sizes))
             allowed = allowed & (ratios[rows][:, None] <= ratios)
@@ -75,12 +95,25 @@ class GradientDistances:
         ids = active.nonzero()[:, 0]
         if not len(ids):
             return 1.0  # nobody to weigh: every λ gives the same weights
-        rows = ids[torch.linspace(0, len(ids) - 1, min(len(ids), MEDIAN_ROWS)).long()]
-        everybody, blocks = torch.arange(len(active)), rows.split(rows_at_once(len(active)))
-        distances = torch.cat([self.of(block)[active & (block[:, None] != everybody)] for block in blocks])
+        distances = torch.cat([self.of(block)[active & ~self._same(block)] for block in self._some(active)])
         if not len(distances):
             distances = torch.zeros(1, dtype=torch.float64)
         return automatic_regulariser(distances, self.sizes[ids], rule.regulariser_factor)
+
+    def _some(self, active: Tensor) -> Sequence[Tensor]:
+        """Some of the active clients, evenly spaced, in blocks: enough to know what all pairs are like."""
+        ids = active.nonzero()[:, 0]
+        chosen = ids[torch.linspace(0, len(ids) - 1, min(len(ids), MEDIAN_ROWS)).long()]
+        return chosen.split(rows_at_once(len(active)))
+
+    def _excess(self, noise: GradientNoise) -> float:
+        """The mean of (z_ij - s_i - s_j) / (s_i + s_j) over pairs."""
+        total, pairs = 0.0, 0
+        for block in self._some(noise.known):
+            sums = self._sums(noise.of_means, block)
+            ratios = (self.of(block) / sums)[noise.known & ~self._same(block)]
+            total, pairs = total + float((ratios - 1).sum()), pairs + len(ratios)
+        return total / max(pairs, 1)
 
 
 def squared_distance(norms: Tensor, product: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """The exchange of gradients, which gives PERM its weights and trains w. Spec 5.4, 5.6, 5.7.
 
     client i:  g_i = ∇f_i(w)                                  (m_i ⊙ ∇f_i(m_i ⊙ w), where sizes differ)
+               σ̂_i², t̂_i: how the gradients of its rows differ, where λ is automatic
     server:    α_i for all i from all g, by eq. 2;    w <- Π_W(w - γ mean g)
 
 The last known gradient of a client stands in for one that is missing.
@@ -13,11 +14,12 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from idiolect import core
-from idiolect.core import STRICT, Params, Site, rng, tree
+from idiolect.core import STRICT, Params, Site, tree
 from idiolect.methods.perm.distances import GradientDistances
 from idiolect.methods.perm.matrix import MixingMatrix, mixing_matrix
+from idiolect.methods.perm.noise import GradientNoise, drawn, gradient_variance
 from idiolect.methods.perm.server import Server
-from idiolect.methods.perm.sizes import ModelSizes, each_held, held, held_by
+from idiolect.methods.perm.sizes import ModelSizes, compared_kinds, each_held, held, held_by
 from idiolect.methods.perm.weights import WeightRule
 from idiolect.methods.submodels.chain import Chain, average_of_holders
 
@@ -31,9 +33,14 @@ class Down(NamedTuple):
 
 
 class Up(NamedTuple):
-    """From client i: ∇f_i(w)."""
+    """From client i: ∇f_i(w), and of one row's gradient the traces of its covariance and of that squared.
+
+    Nothing of the latter where λ is given, or where no weights are computed.
+    """
 
     g: Params
+    variance: Tensor | tuple[()]  # σ̂²: [kinds]
+    square: Tensor | tuple[()]  # t̂
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -58,16 +65,21 @@ class GradientExchange(core.Exchange):
         """w, for a client of small capacity m_i ⊙ w."""
         return Down(each_held(tree.repeat(server.w, len(ids)), held_by(self.model_sizes, ids)))
 
-    def begin(self, client: core.ClientState, down: Down, site: Site) -> Params:
-        """g_i, for a client of small capacity m_i ⊙ ∇f_i(m_i ⊙ w)."""
-        batch = site.all_rows if self.rows is None else _drawn(site, self.rows)
-        return held(site.objective.gradient(down.w, batch), held_by(self.model_sizes, site.client_id))
+    def begin(self, client: core.ClientState, down: Down, site: Site) -> Up:
+        """g_i, for a client of small capacity m_i ⊙ ∇f_i(m_i ⊙ w); with its noise, where that is needed."""
+        batch = site.all_rows if self.rows is None else drawn(site, self.rows, tag=self.rows)
+        ratio = held_by(self.model_sizes, site.client_id)
+        g = held(site.objective.gradient(down.w, batch), ratio)
+        if self.weight_rule is None or not self.weight_rule.is_automatic:
+            return Up(g, (), ())
+        kinds = compared_kinds(self.model_sizes)
+        return Up(g, *gradient_variance(site, down.w, self.rows, ratio, kinds))
 
     def finish(
-        self, work: Params, client: core.ClientState, down: Down, site: Site
+        self, work: Up, client: core.ClientState, down: Down, site: Site
     ) -> tuple[core.ClientState, Up]:
         """Send it."""
-        return client, Up(work)
+        return client, work
 
     def absorb(self, server: Server, replies: Up, cohort: core.Cohort) -> tuple[Server, core.Info]:
         """The new weights and the first visits that they ask for; the step of w."""
@@ -76,6 +88,10 @@ class GradientExchange(core.Exchange):
         )
         heard = server.heard.index_fill(0, cohort.ids, True)
         server = server._replace(gradients=gradients, heard=heard, gradients_at=server.w)
+        if isinstance(replies.variance, Tensor) and isinstance(replies.square, Tensor):
+            variances = server.variances.index_copy(0, cohort.ids, replies.variance)
+            squares = server.squares.index_copy(0, cohort.ids, replies.square)
+            server = server._replace(variances=variances, squares=squares)
         next_w = self._next_global(server.w, replies.g, cohort, server.round)
         if self.weight_rule is None:
             return server._replace(w=next_w), {}
@@ -85,7 +101,8 @@ class GradientExchange(core.Exchange):
     def held_parts(self, message: Down | Up, ids: Tensor) -> dict[str, Tensor]:
         """What each client can hold."""
         ratios = held_by(self.model_sizes, ids)
-        return dict.fromkeys(message._fields, ratios) if isinstance(ratios, Tensor) else {}
+        whole = "w" if isinstance(message, Down) else "g"
+        return {whole: ratios} if isinstance(ratios, Tensor) else {}
 
     def _next_global(self, w: Params, gradients: Params, cohort: core.Cohort, round_number: Tensor) -> Params:
         """Π_W(w - γ mean g_i), each parameter averaged over the clients that hold it."""
@@ -103,7 +120,10 @@ class GradientExchange(core.Exchange):
 
     def _reweighted(self, server: Server, cohort: core.Cohort, rule: WeightRule) -> tuple[Server, core.Info]:
         active = server.heard & cohort.population.present & (server.sizes > 0)
-        distances = GradientDistances(server.gradients, server.sizes, self.model_sizes)
+        noise = None
+        if rule.is_automatic:
+            noise = GradientNoise.of(server.variances, server.squares, server.sizes, self.rows, active)
+        distances = GradientDistances(server.gradients, server.sizes, self.model_sizes, noise)
         mixing, change = mixing_matrix(distances, active, rule, server.mixing)
         info = _diagnostics(mixing, server.clients) | {"mixing_change": change}
         if self.model_sizes is None:  # a visit: model and factor down, model up
@@ -123,11 +143,3 @@ def _diagnostics(mixing: MixingMatrix, clients: int) -> core.Info:
     if clients <= LOGGED_CLIENTS:
         info["mixing_matrix"] = mixing.rows(0, clients, clients)
     return info
-
-
-def _drawn(site: Site, count: int) -> core.Batch:
-    """Some of a client's training rows, drawn without replacement; all if it has fewer."""
-    rows, size, place = site.all_rows, site.size.clamp_min(1), torch.arange(count)
-    chosen = rng.permute(place % size, size, rng.fold(site.key, count))
-    weights = (place < size).to(rows.weights.dtype) / torch.minimum(size, torch.tensor(count))
-    return core.Batch(rows.inputs[chosen], rows.targets[chosen], weights)

@@ -104,7 +104,13 @@ class PersonalMixtures(core.Method, ABC):
 
     def server_init(self, params: Params, population: core.Population, key: Tensor) -> Server:
         """w^0 and v_i^0 = w^0."""
-        server = Server.start(params, population.sizes, key, takes_last_step=self.final_step is not None)
+        server = Server.start(
+            params,
+            population.sizes,
+            key,
+            takes_last_step=self.final_step is not None,
+            model_sizes=self.model_sizes,
+        )
         if self.model_sizes is None:
             return server
         Chain.of(params).refuse_empty_layers(self.model_sizes.capacities)
@@ -159,4 +165,5 @@ class PersonalMixtures(core.Method, ABC):
             learning_rate=self.learning_rate,
             local_steps=self.local_steps,
             weight_rule=self.weights,
+            gradient_rows=self.gradient_exchange().rows,
         ), server

@@ -1,6 +1,7 @@
 """How a client that was not there in training gets a PERM model: weights from its own gradient. Spec 5.11.
 
     g = ∇f(w°),  z_j = |g - g_j|²,  z_self = 0;  α solves eq. 2 over the clients and itself
+    (where λ is automatic, z_j counts as far as it does among the others)
     v <- α_self w + Σ_j α(j) v_j;  then repeat:  v <- v - η (α_self / max α) ∇f(v; ξ)
 
 w° is the model at which the others' gradients were taken, w the global model as it is by now. While nobody
@@ -16,18 +17,20 @@ from torch import Tensor
 from idiolect import core
 from idiolect.core import STRICT, Batches, Params, Site, tree
 from idiolect.methods.perm.distances import GradientDistances, squared_distance
+from idiolect.methods.perm.noise import GradientNoise
 from idiolect.methods.perm.server import Server
 from idiolect.methods.perm.weights import WeightRule, optimal_weights
 
 
 class Down(NamedTuple):
-    """To the newcomer: w, w°, everybody's gradient at w°, personal model and rows, λ."""
+    """To the newcomer: w, w°, everybody's gradient at w°, personal model and rows; what counts, λ."""
 
     w: Params
     gradients_at: Params
     gradients: Params
     v: Params
     sizes: Tensor
+    difference: Tensor  # how much of the distances counts
     regulariser: Tensor
 
 
@@ -55,6 +58,7 @@ class PERMNewcomer(core.TrainedNewcomer):
     learning_rate: core.Schedule
     local_steps: core.LocalWork
     weight_rule: WeightRule
+    gradient_rows: int | None
 
     def client_init(self, server: Server, client_id: Tensor) -> Client:
         """The global model, until it has looked at the others'."""
@@ -63,10 +67,22 @@ class PERMNewcomer(core.TrainedNewcomer):
     def down(self, server: Server, ids: Tensor) -> Down:
         """What is known of everybody who has sent a gradient."""
         known = server.heard & (server.sizes > 0)
-        distances = GradientDistances(server.gradients, server.sizes, None)
+        noise = None
+        if self.weight_rule.is_automatic:
+            variances, squares = server.variances, server.squares
+            noise = GradientNoise.of(variances, squares, server.sizes, self.gradient_rows, known)
+        distances = GradientDistances(server.gradients, server.sizes, None, noise)
         regulariser = torch.tensor(distances.regulariser(known, self.weight_rule), dtype=torch.float64)
         gradients, v = tree.select(server.gradients, known), tree.select(server.v, known)
-        return Down(server.w, server.gradients_at, gradients, v, server.sizes[known], regulariser)
+        return Down(
+            w=server.w,
+            gradients_at=server.gradients_at,
+            gradients=gradients,
+            v=v,
+            sizes=server.sizes[known],
+            difference=torch.tensor(distances.difference, dtype=torch.float64),
+            regulariser=regulariser,
+        )
 
     def begin(self, client: Client, down: Down, site: Site) -> Work:
         """The mix of the others' models."""
@@ -75,7 +91,7 @@ class PERMNewcomer(core.TrainedNewcomer):
         others = tree.flatten_rows(down.gradients).to(torch.float64)
         # By products: the differences of many newcomers and many clients would not fit into memory.
         costs = squared_distance(others.square().sum(1) + own.square().sum(), others @ own)
-        costs = torch.cat([torch.zeros(1, dtype=torch.float64), costs])
+        costs = torch.cat([torch.zeros(1, dtype=torch.float64), down.difference * costs])
         sizes = torch.cat([site.size[None], down.sizes])
         weights = optimal_weights(costs, sizes, down.regulariser)
         helpers = tree.weighted_sum(down.v, weights[1:])

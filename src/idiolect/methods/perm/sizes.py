@@ -39,9 +39,14 @@ class ModelSizes:
         """ρ of each client, float64[clients]."""
         return client_ratios(self.capacities, torch.arange(clients))
 
+    def different(self) -> Tensor:
+        """The ρ that occur, ascending."""
+        return torch.tensor(self.capacities, dtype=torch.float64).unique()
+
     def masks(self, model: Params, clients: int) -> tuple[list[Tensor], Tensor]:
         """The different sub-models as masks of the flat parameters, and which of them each client holds."""
-        different, kinds = self.ratios(clients).unique(return_inverse=True)
+        different = self.different()
+        kinds = torch.searchsorted(different, self.ratios(clients))
         ones = tree.map_tree(torch.ones_like, model)
         return [tree.flatten(held(ones, ratio)) > 0 for ratio in different], kinds
 
@@ -54,6 +59,13 @@ class ModelSizes:
         if self.complexity == "w_log_w":
             parameters = parameters * parameters.log()
         return (parameters / sizes).sqrt()
+
+
+def compared_kinds(model_sizes: ModelSizes | None) -> tuple[Held, ...]:
+    """The sub-models in which gradients are compared: the whole, or what two clients both hold."""
+    if model_sizes is None or model_sizes.support == "literal":
+        return ((),)
+    return tuple(model_sizes.different())
 
 
 def held_by(model_sizes: ModelSizes | None, ids: Tensor) -> Held:

@@ -26,6 +26,11 @@ class WeightRule:
         None, "projected gradient steps from the last weights; None: the exact solution", symbol="T_α", ge=1
     )
 
+    @property
+    def is_automatic(self) -> bool:
+        """Whether λ follows the distances, which then count as far as they are more than noise."""
+        return self.regulariser is None
+
     def solve(self, costs: Tensor, sizes: Tensor, regulariser: float, last: Tensor) -> Tensor:
         """The weights of every row, [rows, clients]."""
         if self.projected_steps is None:

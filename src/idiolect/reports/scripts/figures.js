@@ -1,5 +1,13 @@
 // Puts each figure together: its island of JSON, the reader's choices, the drawing, its numbers.
 
+const PLOTS = {
+  Curves: curvesPlot,
+  Spread: spreadPlot,
+  Intervals: intervalsPlot,
+  HeatMap: heatMapPlot,
+  Bars: barsPlot,
+};
+
 class Zoom {
   constructor(state, both, redraw) {
     Object.assign(this, { state, both, redraw, changed: () => {} });
@@ -48,10 +56,17 @@ class Zoom {
       [options.marginLeft, options.marginTop],
       [options.width - options.marginRight, options.height - options.marginBottom],
     ];
-    const brush = (this.both ? d3.brush() : d3.brushX()).extent(frame).filter((event) => !event.button && event.type === "mousedown");
+    const brush = (this.both ? d3.brush() : d3.brushX())
+      .extent(frame)
+      .filter((event) => !event.button && event.type === "mousedown");
     brush.on("end", ({ selection }) => {
       if (!selection) return;
-      const [across, down] = this.both ? [[selection[0][0], selection[1][0]], [selection[1][1], selection[0][1]]] : [selection];
+      const [across, down] = this.both
+        ? [
+            [selection[0][0], selection[1][0]],
+            [selection[1][1], selection[0][1]],
+          ]
+        : [selection];
       this.set((name) => (name === "x" ? across : down));
     });
     svg.append("g").attr("class", "brush").call(brush).selectAll("*").style("touch-action", "pan-y");
@@ -62,15 +77,29 @@ class Zoom {
 const NUMBERS = {
   Curves: (chart) => [
     ["line", ...chart.axes, chart.yLabel, "low", "high"],
-    chart.series.flatMap((one) => one.y.map((value, i) => [one.name, ...chart.axes.map((axis) => one.x[axis]?.[i] ?? null), value, one.low?.[i] ?? null, one.high?.[i] ?? null])),
+    chart.series.flatMap((one) =>
+      one.y.map((value, i) => [
+        one.name,
+        ...chart.axes.map((axis) => one.x[axis]?.[i] ?? null),
+        value,
+        one.low?.[i] ?? null,
+        one.high?.[i] ?? null,
+      ]),
+    ),
   ],
   Spread: (chart) => [
     ["client", ...chart.models.map((model) => model.name)],
     chart.clients.map((client, i) => [client, ...chart.models.map((model) => model.values[i])]),
   ],
   Intervals: (chart) => [["name", chart.label, "low", "high"], chart.rows],
-  HeatMap: (chart) => [[chart.rowLabel, ...chart.columns], chart.rows.map((row, i) => [row, ...chart.values[i]])],
-  Bars: (chart) => [["name", ...chart.parts.map((part) => part.name)], chart.groups.map((group) => [group.name, ...group.values])],
+  HeatMap: (chart) => [
+    [chart.rowLabel, ...chart.columns],
+    chart.rows.map((row, i) => [row, ...chart.values[i]]),
+  ],
+  Bars: (chart) => [
+    ["name", ...chart.parts.map((part) => part.name)],
+    chart.groups.map((group) => [group.name, ...group.values]),
+  ],
 };
 
 function dataDetails(id, chart) {
@@ -80,11 +109,23 @@ function dataDetails(id, chart) {
     if (!details.open || details.childElementCount > 1) return;
     const links = [
       downloadLink("CSV", `${id}.csv`, "text/csv", () => asCsv([headings, ...rows])),
-      downloadLink("JSON", `${id}.json`, "application/json", () => JSON.stringify(rows.map((row) => Object.fromEntries(headings.map((heading, i) => [heading, row[i]]))))),
+      downloadLink("JSON", `${id}.json`, "application/json", () =>
+        JSON.stringify(
+          rows.map((row) => Object.fromEntries(headings.map((heading, i) => [heading, row[i]]))),
+        ),
+      ),
     ];
     links.forEach((link) => link.setAttribute("aria-label", `${chart.title}, as ${link.textContent}`));
-    const some = rows.length > MOST_ROWS_SHOWN ? `, the first ${MOST_ROWS_SHOWN} of ${rows.length} rows; the downloads have all` : "";
-    const box = element("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": `${chart.title}: numbers` });
+    const some =
+      rows.length > MOST_ROWS_SHOWN
+        ? `, the first ${MOST_ROWS_SHOWN} of ${rows.length} rows; the downloads have all`
+        : "";
+    const box = element("div", {
+      class: "scroll tall",
+      tabindex: "0",
+      role: "region",
+      "aria-label": `${chart.title}: numbers`,
+    });
     box.append(buildTable(`${chart.title}: its numbers${some}`, headings, rows));
     details.append(element("p", { class: "downloads" }, "Download ", links[0], " ", links[1]), box);
   });
@@ -97,7 +138,8 @@ function legendOf(chart) {
 }
 
 function clientsOf(chart) {
-  if (chart.kind === "Curves") return chart.series.filter((one) => one.client !== undefined).map((one) => one.client);
+  if (chart.kind === "Curves")
+    return chart.series.filter((one) => one.client !== undefined).map((one) => one.client);
   if (chart.kind === "HeatMap") return chart.rowLabel === "client" ? chart.rows : [];
   return chart.clients ?? [];
 }
@@ -115,7 +157,13 @@ function heatLegend(chart) {
     return box;
   }
   const [low, high] = d3.extent(values);
-  return element("div", { class: "legend plain" }, `${chart.valueLabel}: ${showNumber(low, 3)}`, element("span", { class: "ramp" }), showNumber(high, 3));
+  return element(
+    "div",
+    { class: "legend plain" },
+    `${chart.valueLabel}: ${showNumber(low, 3)}`,
+    element("span", { class: "ramp" }),
+    showNumber(high, 3),
+  );
 }
 
 function startFigure(figure) {
@@ -123,19 +171,38 @@ function startFigure(figure) {
   const place = figure.querySelector(".drawing");
   const aside = (chart.series ?? []).filter((one) => one.aside).map((one) => one.name);
   const state = { hidden: new Set(aside), axis: chart.axes?.[0], rows: "models", zoom: { x: null, y: null } };
-  const zoom = ["Curves", "Spread", "Intervals"].includes(chart.kind) ? new Zoom(state, chart.kind === "Curves", draw) : null;
+  const zoom = ["Curves", "Spread", "Intervals"].includes(chart.kind)
+    ? new Zoom(state, chart.kind === "Curves", draw)
+    : null;
   const controls = element("div", { class: "controls" });
   if (chart.kind === "Curves" && chart.axes.length > 1) {
-    controls.append(choice("Horizontal axis", chart.axes.map((axis) => [axis, axis]), state.axis, (axis) => {
-      state.axis = axis;
-      zoom.reset();
-    }));
+    controls.append(
+      choice(
+        "Horizontal axis",
+        chart.axes.map((axis) => [axis, axis]),
+        state.axis,
+        (axis) => {
+          state.axis = axis;
+          zoom.reset();
+        },
+      ),
+    );
   }
   if (chart.kind === "Spread" && chart.clients.length <= 60) {
-    controls.append(choice("Rows", [["models", "models"], ["clients", "clients"]], state.rows, (rows) => {
-      state.rows = rows;
-      draw();
-    }));
+    controls.append(
+      choice(
+        "Rows",
+        [
+          ["models", "models"],
+          ["clients", "clients"],
+        ],
+        state.rows,
+        (rows) => {
+          state.rows = rows;
+          draw();
+        },
+      ),
+    );
   }
   const clients = clientsOf(chart);
   if (clients.length) controls.append(clientPicker(clients));
@@ -150,10 +217,12 @@ function startFigure(figure) {
   function draw() {
     const options = PLOTS[chart.kind](chart, state, width);
     const plot = Plot.plot(options);
+    plot.setAttribute("aria-hidden", "true"); // its place has a name, and the data are a table
     place.replaceChildren(plot);
     zoom?.follow(plot, options);
   }
-  document.addEventListener("pick", () => clients.length && draw());
+  const mayHaveClients = clients.length > 0 || chart.kind === "Intervals";
+  document.addEventListener("pick", () => mayHaveClients && draw());
   new ResizeObserver(() => {
     const available = Math.floor(place.clientWidth);
     if (available > 0 && available !== width) {

@@ -30,7 +30,10 @@ function showShare(value) {
 
 // What a cell says as a number, "1.2 kB" too; null if it is no number.
 function readNumber(text) {
-  const found = text.trim().replace(/−/g, "-").match(/^([+-]?)(∞|[\d,]*\.?\d+(?:e[+-]?\d+)?)\s*([a-zA-Z%]*)/);
+  const found = text
+    .trim()
+    .replace(/−/g, "-")
+    .match(/^([+-]?)(∞|[\d,]*\.?\d+(?:e[+-]?\d+)?)\s*([a-zA-Z%]*)/);
   if (!found) return null;
   const size = found[2] === "∞" ? Infinity : Number(found[2].replace(/,/g, ""));
   return (found[1] === "-" ? -size : size) * (UNITS[found[3]] ?? 1);

@@ -30,12 +30,18 @@ function sortTable(table, heading) {
   heading.setAttribute("aria-sort", direction === 1 ? "ascending" : "descending");
   const body = table.tBodies[0];
   const texts = new Map([...body.rows].map((row) => [row, cellText(row, column)]));
-  body.append(...[...body.rows].sort((one, other) => compareCells(texts.get(one), texts.get(other), direction)));
+  body.append(
+    ...[...body.rows].sort((one, other) => compareCells(texts.get(one), texts.get(other), direction)),
+  );
 }
 
 function makeSortable(table) {
   for (const heading of table.tHead.rows[0].cells) {
-    const button = element("button", { type: "button", class: "sort", onclick: () => sortTable(table, heading) });
+    const button = element("button", {
+      type: "button",
+      class: "sort",
+      onclick: () => sortTable(table, heading),
+    });
     button.append(...heading.childNodes);
     heading.append(button);
   }
@@ -43,7 +49,10 @@ function makeSortable(table) {
 
 function asCsv(rows) {
   const cell = (value) => (/[",\n]/.test(value) ? `"${value.replace(/"/g, '""')}"` : value);
-  return rows.map((row) => row.map((value) => cell(value === null ? "" : String(value))).join(",")).join("\n") + "\n";
+  return (
+    rows.map((row) => row.map((value) => cell(value === null ? "" : String(value))).join(",")).join("\n") +
+    "\n"
+  );
 }
 
 // A link whose file is made when it is asked for.
@@ -89,7 +98,9 @@ function buildTable(caption, headings, rows) {
   const body = element("tbody");
   for (const [name, ...values] of rows.slice(0, MOST_ROWS_SHOWN)) {
     const row = element("tr", {}, element("th", { scope: "row" }, name));
-    values.forEach((value) => row.append(element("td", {}, typeof value === "number" ? showNumber(value, 5) : value ?? "–")));
+    values.forEach((value) =>
+      row.append(element("td", {}, typeof value === "number" ? showNumber(value, 5) : (value ?? "–"))),
+    );
     body.append(row);
   }
   table.append(body);

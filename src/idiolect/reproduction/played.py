@@ -15,10 +15,12 @@ from idiolect.reproduction.claims import Claim, Moment, Part
 from idiolect.reproduction.plan import Place, Plan
 from idiolect.reproduction.quantities import is_quantity, measure
 from idiolect.reproduction.recipe import kind_and_line
+from idiolect.reproduction.theory import theory_difference
 from idiolect.reproduction.verdicts import (
     Difference,
     Verdict,
     apart_difference,
+    furthest,
     overall,
     paired_difference,
 )
@@ -48,7 +50,7 @@ class Judged(NamedTuple):
     verdict: Verdict
 
 
-class Outcome:
+class PlayedRecipe:
     """The finished runs of a plan."""
 
     def __init__(self, plan: Plan) -> None:
@@ -80,7 +82,9 @@ class Outcome:
         return {place: self.plan.chosen(place) for place in self.plan.trials}
 
     def kind_of(self, place: Place) -> PredictorKind | None:
-        """The kind of model that a line's method is judged by."""
+        """The kind of model that a line is about: the recipe says it, or its method."""
+        if place.line in self.recipe.judged:
+            return self.recipe.judged[place.line]
         for run in self.runs[place].values():
             return summary_of(run.path)["judged_by"]
         return None
@@ -116,14 +120,16 @@ class Outcome:
 
     def _judged(self, claim: Claim) -> Judged:
         compared = []
-        for comparison in claim.comparisons:
+        for relation in claim.relations:
             panels = claim.panels or self.plan.panels
-            whole = (comparison.first, comparison.second)
-            if all(not isinstance(model, str) or " @ " in model for model in whole):
+            if not any(self._is_of_panel(model) for model in (relation.first, relation.second)):
                 panels = panels[:1]  # the models say themselves where they are
             for panel in panels:
-                compared.append(self._compared(claim, panel, *comparison))
+                compared.append(self._compared(claim, panel, *relation))
         return Judged(claim, claim.of or self.metric, tuple(compared), overall([c.verdict for c in compared]))
+
+    def _is_of_panel(self, model: Any) -> bool:
+        return isinstance(model, str) and " @ " not in model and model not in self.recipe.theory
 
     def _compared(
         self, claim: Claim, panel: str, first: str, second: Any, margin: float, within: float | None
@@ -137,11 +143,15 @@ class Outcome:
         return Compared(panel, first, str(second), difference, verdict)
 
     def _difference(self, claim: Claim, panel: str, first: str, second: Any) -> Difference:
+        if first in self.recipe.theory:
+            return theory_difference(self.recipe, first, second, claim.between)
+        if second in self.recipe.theory:
+            second = self.recipe.theory[second].y
         model, at_first = _split(first, panel)
         values = self.values(model, at_first, claim.of, claim.part, claim.at)
         if isinstance(second, str):
             other, at_second = _split(second, panel)
-            others = self.values(other, at_second, claim.of, claim.part, claim.at)
+            others = claim.times * self.values(other, at_second, claim.of, claim.part, claim.at)
             same = at_first == at_second and values.index.equals(others.index)
             return paired_difference(values, others) if same else apart_difference(values, others)
         targets = np.atleast_1d(np.asarray(second, dtype=float))
@@ -149,9 +159,7 @@ class Outcome:
             return paired_difference(values, pd.DataFrame(targets[0], values.index, values.columns))
         if len(targets) != len(values):
             raise UserError(f"{model}{_at(panel)} has {len(values)} values, not {len(targets)}")
-        furthest = (values.to_numpy() - targets[:, None]).ravel()
-        gap = float(furthest[np.abs(furthest).argmax()])
-        return Difference(gap, gap, gap)
+        return furthest(values.to_numpy() - targets[:, None])
 
 
 def client_metric(
