@@ -119,5 +119,5 @@ def _print_list(table: pd.DataFrame, *, json: bool) -> None:
         for row in table.to_dict("records")
     ]
     print_table(
-        "Recipes", ["recipe", "what it is", "data", "size", "time on 2 cores", "state", "verdicts"], rows
+        "Recipes", ["recipe", "what it is", "data", "size", "about, on 2 cores", "state", "verdicts"], rows
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 from idiolect.quantities import duration
 from idiolect.reproduction.field import PAPER as FIELD
 from idiolect.reproduction.field import field_page
-from idiolect.reproduction.recipe import PAPERS
+from idiolect.reproduction.recipe import PAPERS, recipe_names
 from idiolect.reproduction.record import Record, counts, read_record
 from idiolect.reproduction.words import MARKS, Table, about, chosen, numbers, seen
 from idiolect.store.files import write_bytes
@@ -77,6 +77,8 @@ def index_page(records: Sequence[Record], pages: Sequence[str]) -> str:
                 "|---|---|---|---|",
             ]
             lines += [_index_row(record) for record in own]
+    if missing := [name for name in recipe_names() if name not in {record["name"] for record in records}]:
+        lines += ["", "## Not played yet", "", ", ".join(f"`{name}`" for name in missing)]
     return "\n".join(lines) + "\n"
 
 

@@ -59,7 +59,7 @@ class Size:
     changes: str = Field(default="", description="what differs from the paper's own setting, in words")
     settings: Settings = field(default_factory=dict)
     seeds: int = Field(default=3, ge=1)
-    minutes: float | None = Field(default=None, description="that it was seen to take on two processors")
+    minutes: float | None = Field(default=None, description="that it takes on two free processors, estimated")
     panels: tuple[str, ...] | None = Field(default=None, description="None: all")
     lines: tuple[str, ...] | None = Field(default=None, description="None: all")
 
