@@ -14,9 +14,9 @@ from idiolect.store.files import write_bytes
 HOW = """\
 A claim is *confirmed* (✓) if the whole 95 % interval of the difference, over clients and seeds, is on its
 side, *contradicted* (✗) if the whole interval is on the other side, and *inconclusive* (?) otherwise.
-The counts are no score of a paper: its sentences are split into claims that can be computed, some claims are other
-readings that were added when a first one did not hold, and bounds for words such as "almost" are ours; each recipe's
-page says so. Sizes are small unless they say `paper`, and seconds were measured on a busy machine.
+The counts are no score of a paper: its sentences are split into claims that can be computed, some claims are
+other readings that were added when a first one did not hold, and bounds for words such as "almost" are ours; each
+recipe's page says so. Seconds were measured on a busy machine.
 `idiolect reproduce NAME` plays a recipe, and `idiolect reproduce NAME --text` prints it to be changed."""
 
 
