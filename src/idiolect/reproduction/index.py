@@ -15,8 +15,8 @@ HOW = """\
 A claim is *confirmed* (✓) if the whole 95 % interval of the difference, over clients and seeds, is on its
 side, *contradicted* (✗) if the whole interval is on the other side, and *inconclusive* (?) otherwise.
 The counts are no score of a paper: its sentences are split into claims that can be computed, some claims are
-other readings that were added when a first one did not hold, and bounds for words such as "almost" are ours; each
-recipe's page says so. Seconds were measured on a busy machine.
+other readings that were added when a first one did not hold, and bounds for words such as "almost" are ours;
+each recipe's page says so. Seconds were measured on a busy machine.
 `idiolect reproduce NAME` plays a recipe, and `idiolect reproduce NAME --text` prints it to be changed."""
 
 
