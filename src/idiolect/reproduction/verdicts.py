@@ -82,6 +82,8 @@ def overall(verdicts: Sequence[Verdict]) -> Verdict:
 def _replicates(values: pd.DataFrame) -> np.ndarray:
     """The mean for each draw of clients and seeds."""
     of_clients, of_seeds = values.mean(axis=1).to_numpy(), values.mean(axis=0).to_numpy()
+    if np.isinf(of_clients).any():  # a target that was never reached
+        return np.full(len(seed_counts(1)), np.nan)
     if len(of_clients) > 1:
         drawn = client_counts(len(of_clients)) @ of_clients / len(of_clients)
     else:
