@@ -275,6 +275,9 @@ def _costs(runs: Sequence[RunFolder], rounds: pd.Index) -> dict[str, Sequence[fl
 
 def _interval(values: np.ndarray) -> tuple[float, float]:
     """Of the mean of [clients, seeds]: normal, from the spread over clients and that over seeds."""
+    values = values[~np.isnan(values).all(axis=1)]  # clients without rows have no value
+    if np.isnan(values).all(axis=0).any():
+        return float("nan"), float("nan")
     of_clients, of_seeds = np.nanmean(values, axis=1), np.nanmean(values, axis=0)
     variance = sum(float(np.nanvar(m, ddof=1)) / len(m) for m in (of_clients, of_seeds) if len(m) > 1)
     centre, half = float(np.nanmean(values)), 1.96 * variance**0.5
