@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import idiolect
 from idiolect.cli import app
 from idiolect.errors import UserError
+from idiolect.runs import folder
 from idiolect.runs.config import resolve
 from idiolect.runs.settings import read_settings, write_settings
 from idiolect.testing import check_codec, check_method
@@ -281,6 +282,7 @@ def test_a_run_whose_module_is_gone_says_so(user: Path, monkeypatch: pytest.Monk
     run("run method=my_passing:Other data=quadratics rounds=1 out=run")
     Path("my_passing.py").unlink()
     monkeypatch.delitem(sys.modules, "my_passing")
+    folder._read_config.cache_clear()  # as in another process
     with pytest.raises(UserError, match="cannot be imported: there is no module my_passing"):
         _ = idiolect.RunFolder("run").config
 

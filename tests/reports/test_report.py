@@ -97,9 +97,11 @@ def test_curves_have_the_interval_over_clients_and_seeds(comparison: Path) -> No
 
 
 def test_seconds_are_an_axis_once_runs_have_them(comparison: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = pd.DataFrame({"round": [], "seconds": []})  # of older versions
+    monkeypatch.setattr(RunFolder, "timing", lambda run: nothing)
     assert "seconds" not in curves_chart(gather([comparison])).axes
     timing = pd.DataFrame({"round": [1, 2, 3, 4], "seconds": [0.5, 1.5, 2.5, 4.0]})
-    monkeypatch.setattr(RunFolder, "timing", lambda run: timing, raising=False)
+    monkeypatch.setattr(RunFolder, "timing", lambda run: timing)
     chart = curves_chart(gather([comparison]))
     assert chart.axes == ["round", "kilobytes", "seconds"] or chart.axes == ["round", "seconds", "kilobytes"]
     assert all(series.x["seconds"] == [0.0, 1.5, 4.0] for series in chart.series)
@@ -108,7 +110,7 @@ def test_seconds_are_an_axis_once_runs_have_them(comparison: Path, monkeypatch: 
 def test_who_sends_nothing_is_level_over_traffic(comparison: Path) -> None:
     evidence = gather([comparison])
     local = next(series for series in curves_chart(evidence).series if series.name == "local personal")
-    assert list(local.x) == ["round"]
+    assert list(local.x) == ["round", "seconds"]  # and no traffic
     assert local.level == evidence.table.set_index("method")["mean"]["local"]
 
 
@@ -163,6 +165,7 @@ def test_the_page_needs_nothing_else_and_is_the_same_again(comparison: Path, pag
         "how-each-client-fares",
         "learning-curves-round",
         "learning-curves-kilobytes",
+        "learning-curves-seconds",
         "what-crosses-the-wire",
     }
     assert again.read_text() == page

@@ -58,7 +58,10 @@ def test_its_tables_are_those_of_the_same_run_in_one_process(method: dict[str, A
         ("metrics", ["round", "client", "kind", "part", "metric"]),
         ("diagnostics", ["round", "name", "index"]),
     ):
-        a, b = (getattr(run, name)().sort_values(keys).reset_index(drop=True) for run in (ours, theirs))
+        a, b = (getattr(run, name)().sort_values(keys) for run in (ours, theirs))
+        if name == "diagnostics":  # what methods tell of clients' states stays at the silos
+            b = b[b["name"] != "mixing"]
+        a, b = a.reset_index(drop=True), b.reset_index(drop=True)
         pd.testing.assert_frame_equal(a, b, rtol=1e-9, atol=1e-12)
     ours_told, theirs_told = ours.summary(), theirs.summary()
     assert ours_told.pop("kinds").keys() == theirs_told.pop("kinds").keys()

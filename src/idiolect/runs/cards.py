@@ -28,10 +28,12 @@ def list_datasets() -> list[dict[str, Any]]:
     >>> [card["options"] for card in list_datasets() if card["name"] == "vowels"]
     [['seed', 'fractions']]
     """
-    return [
-        {"name": name, "summary": summary(loader), "options": list(inspect.signature(loader).parameters)}
-        for name, loader in DATA.entries().items()
-    ]
+    cards = []
+    for name, loader in DATA.entries().items():
+        # Who is left out of statistics follows from `newcomers`, and is no option.
+        options = [option for option in inspect.signature(loader).parameters if option != "left_out"]
+        cards.append({"name": name, "summary": summary(loader), "options": options})
+    return cards
 
 
 def _method_card(kind: type[Method]) -> dict[str, Any]:
