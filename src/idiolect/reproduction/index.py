@@ -100,7 +100,7 @@ def recipe_page(record: Record, figures: Sequence[str] = ()) -> str:
             compared = "<br>".join(seen(claim, one) for one in claim["compared"])
             lines.append(f"| {claim['says']} | **{claim['verdict']}** | {compared} |")
     if record["found"]:
-        lines += ["", "## What does not hold, and what was tried", "", record["found"].strip()]
+        lines += ["", "## What was found", "", record["found"].strip()]
     if figures:
         lines += ["", "## Figures", "", *(f"![]({name})" for name in figures)]
     if record["table"]:
