@@ -1,6 +1,7 @@
 """Recipes are played once, go on where they were stopped, and tell what came of them."""
 
 import json
+import multiprocessing
 import os
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pandas as pd
 import pytest
 
 import idiolect
+from idiolect.errors import UserError
+from idiolect.reproduction import play
 from idiolect.runs.folder import RunFolder
 from matrix.problem import invoke
 
@@ -129,7 +132,8 @@ def test_a_budget_that_is_spent_says_what_is_missing_and_goes_on(file, tmp_path)
     first = idiolect.reproduce(
         file, out=tmp_path, jobs=1, budget="1s", told=lambda recipe, done, total: told.append((done, total))
     )
-    assert first.missing == ["apfl-fig0"]
+    assert list(first.missing) == ["apfl-fig0"]
+    assert "budget" in first.missing["apfl-fig0"]
     assert not first.records
     assert told
     assert all(
@@ -210,3 +214,44 @@ def test_what_is_published_is_read_without_runs(found, folder, tmp_path, file):
     assert {"README.md", "table.csv", "accuracy-slow-round.svg"} <= names
     assert not any(name.endswith(("-seconds.svg", ".json", ".png")) for name in names)
     assert not (tmp_path / "docs" / "runs").exists()
+
+
+def changed(folder, name, old, new):
+    path = folder / f"{name}.yaml"
+    assert old in RECIPE
+    path.write_text(RECIPE.replace(old, new))
+    return path
+
+
+def test_a_recipe_that_cannot_be_played_does_not_stop_the_others(found, file, folder, tmp_path):
+    """Its data are nowhere: with settings to choose, and with none."""
+    tuned = changed(tmp_path, "apfl-fig1", "data: vowels", "data: {name: nowhere.csv, client: a, target: b}")
+    plain = tmp_path / "apfl-fig2.yaml"
+    plain.write_text(tuned.read_text().replace("tune:\n  grid: {lr: [0.001, 0.3]}\n", ""))
+    again = idiolect.reproduce(str(tuned), file, str(plain), out=folder / "out", jobs=1)
+    assert [record["name"] for record in again.records] == ["apfl-fig0"]
+    assert list(again.missing) == ["apfl-fig1", "apfl-fig2"]
+    assert all("nowhere.csv" in reason for reason in again.failures.values())
+    assert "nowhere.csv" in invoke("reproduce", plain, "--out", tmp_path / "out", mistake=True)
+
+
+def test_nothing_is_chosen_without_validation_rows(tmp_path):
+    path = changed(tmp_path, "apfl-fig1", "data: vowels", "data: {name: vowels, fractions: [0.5, 0, 0.5]}")
+    found = idiolect.reproduce(str(path), out=tmp_path / "out", jobs=1)
+    assert "validation" in found.missing["apfl-fig1"]
+
+
+def test_a_file_that_is_no_text_and_a_name_that_is_taken_are_refused(tmp_path):
+    path = tmp_path / "apfl-fig1.yaml"
+    path.write_bytes(b"item: \xe9\n")
+    assert "cannot be read as YAML" in invoke("reproduce", path, "--out", tmp_path, mistake=True)
+    path = changed(tmp_path, "runs", "Figure 0", "Figure 0")
+    assert "cannot be called 'runs'" in invoke("reproduce", path, "--out", tmp_path, mistake=True)
+
+
+def test_a_process_that_is_killed_is_told_in_one_sentence(file, tmp_path, monkeypatch):
+    monkeypatch.setattr(play, "start_or_continue", lambda config: os._exit(9))  # as a kill would
+    fork = multiprocessing.get_context("fork")  # so that the processes have it too
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: fork)
+    with pytest.raises(UserError, match="ended from outside"):
+        idiolect.reproduce(file, out=tmp_path, jobs=2)

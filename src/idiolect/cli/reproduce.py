@@ -76,8 +76,8 @@ def reproduce(
     print_table("What the papers claim", ["recipe", "claim", "verdict"], rows)
     for folder, reason in found.failures.items():
         typer.echo(f"failed: {folder}: {reason}", err=True)
-    if found.missing:
-        typer.echo(f"not reached within the budget: {', '.join(found.missing)}; the same command goes on")
+    for name, reason in found.missing.items():
+        typer.echo(f"not played: {name}: {reason}", err=True)
     typer.echo(f"numbers, figures and pages: {found.out / 'README.md'}")
 
 

@@ -97,8 +97,8 @@ def recipe_page(record: Record, figures: Sequence[str] = ()) -> str:
     if record["claims"]:
         lines += ["", "## What the paper claims", "", "| claim | verdict | seen |", "|---|---|---|"]
         for claim in record["claims"]:
-            compared = "<br>".join(seen(claim, one) for one in claim["compared"])
-            lines.append(f"| {claim['says']} | **{claim['verdict']}** | {compared} |")
+            compared = _cell("<br>".join(seen(claim, one) for one in claim["compared"]))
+            lines.append(f"| {_cell(claim['says'])} | **{claim['verdict']}** | {compared} |")
     if record["found"]:
         lines += ["", "## What was found", "", record["found"].strip()]
     if figures:
@@ -128,4 +128,9 @@ def _index_row(record: Record) -> str:
 def _markdown(table: Table) -> list[str]:
     headings, rows = table
     lines = [f"| {' | '.join(headings)} |", "|" + "---|" * len(headings)]
-    return lines + [f"| {' | '.join(row)} |" for row in rows]
+    return lines + [f"| {' | '.join(map(_cell, row))} |" for row in rows]
+
+
+def _cell(text: str) -> str:
+    """A text that does not end the cell of a table."""
+    return text.replace("|", "\\|")

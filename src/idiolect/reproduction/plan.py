@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -9,7 +10,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from idiolect.core.method import PredictorKind
-from idiolect.errors import UserError
 from idiolect.reproduction.recipe import Recipe, Size, SizeName
 from idiolect.runs.config import RunConfig, resolve
 from idiolect.runs.folder import RunFolder
@@ -90,13 +90,17 @@ class Plan:
         """The tried settings with the best validation value; among equals the first."""
         tried = self.trials.get(self._tuned_at(place), [])
         kind = self.recipe.judged.get(place.line)
-        scores = [score_of(config, kind) for _, config in tried]
-        if not tried:
-            return {}
-        if all(score is None for score in scores):
-            raise UserError(f"every trial of {place.line!r} in {self.recipe.name} failed")
-        best = max(score for score in scores if score is not None)
-        return next(point for (point, _), score in zip(tried, scores, strict=True) if score == best)
+        scored = [(point, score_of(config, kind)) for point, config in tried]
+        known = [(point, score) for point, score in scored if score is not None]
+        return max(known, key=lambda one: one[1])[0] if known else {}
+
+    def why_undecided(self) -> str | None:
+        """Why something that is open cannot be decided, if it cannot."""
+        for place, tried in self.trials.items():
+            kind = self.recipe.judged.get(place.line)
+            if all(score_of(config, kind) is None for _, config in tried):
+                return f"no trial of {place.line!r} has a validation value: all failed, or none has such rows"
+        return None
 
     @property
     def number_of_runs(self) -> int:
@@ -118,7 +122,7 @@ class Plan:
 
 
 def score_of(config: RunConfig, kind: PredictorKind | None = None) -> float | None:
-    """The validation value of a kind of model in a finished run, larger ones being better; None: it failed.
+    """The validation value of a kind of model in a finished run, larger ones being better; None: it has none.
 
     kind: None stands for the one that the method is judged by.
     """
@@ -126,8 +130,9 @@ def score_of(config: RunConfig, kind: PredictorKind | None = None) -> float | No
         return None
     summary = RunFolder(config.folder).summary()
     value = float(summary["kinds"][kind or summary["judged_by"]]["validation"])
-    better = value if summary["higher_is_better"] else -value
-    return better if better == better else float("-inf")
+    if math.isnan(value):
+        return None
+    return value if summary["higher_is_better"] else -value
 
 
 def plans_of(

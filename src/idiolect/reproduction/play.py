@@ -6,7 +6,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from typing import NamedTuple
 
 from idiolect.errors import UserError
 from idiolect.reproduction.plan import Plan
@@ -17,12 +19,11 @@ from idiolect.runs.settings import Settings
 Told = Callable[[str, int, int], None]  # the recipe that is played, how many runs are done, and of how many
 
 
-class OutOfTimeError(Exception):
-    """The budget is spent; what was begun goes on next time."""
+class Account(NamedTuple):
+    """How the playing went."""
 
-    def __init__(self, failures: dict[str, str]) -> None:
-        super().__init__()
-        self.failures = failures
+    failures: dict[str, str]  # why runs failed, by their folders' names
+    late: bool  # whether the budget was spent; what was begun goes on next time
 
 
 def play_plans(
@@ -31,21 +32,33 @@ def play_plans(
     *,
     jobs: int | None = None,
     budget: float | None = None,
-) -> dict[str, str]:
-    """Play what is missing, recipe by recipe; the reasons of runs that failed, by their folders' names.
+) -> Account:
+    """Play what is missing, recipe by recipe; a recipe that cannot be played does not stop the others.
 
     jobs: processes at once, 1 for this one alone; None: as many as there are processors.
-    budget: seconds after which no further run begins, in which case `OutOfTimeError` is raised.
+    budget: seconds after which no further run begins.
     """
     deadline = None if budget is None else time.monotonic() + budget
     player = _Player(plans, told, jobs or os.cpu_count() or 1, deadline)
     try:
         for plan in plans:
             player.play(plan.recipe.name, [config for trials in plan.trials.values() for _, config in trials])
-            player.play(plan.recipe.name, [run.config for run in plan.runs()])
+            if plan.why_undecided() is None:
+                player.play(plan.recipe.name, [run.config for run in plan.runs()])
+    except _LateError:
+        return Account(player.failures, late=True)
+    except BrokenProcessPool as broken:
+        raise UserError(
+            "a process that played runs was ended from outside, as for want of memory; the same command, "
+            "with a smaller --jobs, goes on"
+        ) from broken
     finally:
         player.close()
-    return player.failures
+    return Account(player.failures, late=False)
+
+
+class _LateError(Exception):
+    """The budget is spent."""
 
 
 class _Player:
@@ -86,7 +99,7 @@ class _Player:
 
     def _refuse_if_late(self) -> None:
         if self._late:
-            raise OutOfTimeError(self.failures)
+            raise _LateError
 
     def _ended(self, recipe: str, config: RunConfig, reason: str | None) -> None:
         if reason is not None:

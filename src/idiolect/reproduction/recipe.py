@@ -34,7 +34,7 @@ from idiolect.reproduction.claims import Claim
 from idiolect.reproduction.figure_plans import FigurePlan
 from idiolect.reproduction.functions import Constant, Function
 from idiolect.runs.comparison import method_options
-from idiolect.runs.settings import Settings, merge, normalise, parse_settings
+from idiolect.runs.settings import Settings, merge, normalise, parse_settings, read_settings
 from idiolect.runs.signatures import build
 
 SizeName = Literal["small", "paper"]
@@ -48,6 +48,7 @@ PAPERS = {
     "field": "The field: all methods under one protocol",
 }
 ALL = ""  # the panel of a recipe that has only one
+RESERVED = ("runs", "field")  # folders beside those of recipes
 
 Grid = dict[str, list[Any]]
 
@@ -187,13 +188,19 @@ def find_recipe(name: str) -> Recipe:
     """A recipe by its name, or from a file of the same form."""
     path = Path(name)
     if path.suffix in (".yaml", ".yml") and path.is_file():
-        return read_recipe(path.read_text(encoding="utf-8"), path.stem)
+        return _recipe(read_settings([path]), path.stem)
     return read_recipe(recipe_text(name), name)
 
 
 def read_recipe(text: str, name: str) -> Recipe:
     """A recipe from YAML."""
-    return build(Recipe, {"name": name, **_whole(parse_settings(text, name))}, name)
+    return _recipe(parse_settings(text, name), name)
+
+
+def _recipe(settings: Settings, name: str) -> Recipe:
+    if name in RESERVED:
+        raise UserError(f"a recipe cannot be called {name!r}: there is another folder of that name")
+    return build(Recipe, {"name": name, **_whole(settings)}, name)
 
 
 def _whole(settings: Settings) -> Settings:

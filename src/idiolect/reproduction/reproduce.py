@@ -19,7 +19,7 @@ from idiolect.errors import UserError
 from idiolect.reports import can_write_reports
 from idiolect.reproduction.index import figures_of, write_index
 from idiolect.reproduction.plan import Plan, plans_of
-from idiolect.reproduction.play import OutOfTimeError, Told, play_plans
+from idiolect.reproduction.play import Told, play_plans
 from idiolect.reproduction.played import PlayedRecipe
 from idiolect.reproduction.recipe import SIZES, Recipe, SizeName, find_recipe, recipe_names
 from idiolect.reproduction.record import read_record, record_of, write_record
@@ -33,11 +33,11 @@ class Reproduction:
     """What came of some recipes."""
 
     def __init__(
-        self, records: list[dict[str, Any]], failures: dict[str, str], missing: list[str], out: Path
+        self, records: list[dict[str, Any]], failures: dict[str, str], missing: dict[str, str], out: Path
     ) -> None:
         self.records = records
         self.failures = failures  # by the name of the run's folder
-        self.missing = missing  # recipes that the budget did not reach
+        self.missing = missing  # by the name of a recipe: why nothing is said of it
         self.out = out
 
     @property
@@ -67,16 +67,26 @@ def reproduce_recipes(
     _refuse_wrong_settings(plans)
     with clear_write_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-    try:
-        failures = play_plans(plans, told, jobs=jobs, budget=budget)
-        missing: list[str] = []
-    except OutOfTimeError as late:
-        failures, missing = late.failures, [plan.recipe.name for plan in plans if not _is_played(plan)]
+    failures, late = play_plans(plans, told, jobs=jobs, budget=budget)
+    missing = {plan.recipe.name: why for plan in plans if (why := _why_missing(plan, late))}
+    if failures and len(missing) == len(plans):
+        first = next(iter(failures.values()))
+        raise UserError(f"nothing could be played of {', '.join(missing)}; the first run says: {first}")
     kept = [_keep(plan) for plan in plans if plan.recipe.name not in missing]
     if can_write_reports():
         _write_pages(kept, out)
     write_index(out)
     return Reproduction([record for _, record in kept], failures, missing, out)
+
+
+def _why_missing(plan: Plan, late: bool) -> str | None:
+    """Why nothing can be said of a recipe; what failed in part is said of the rest."""
+    if late and not _is_played(plan):
+        return "the budget was spent; the same command goes on"
+    if (why := plan.why_undecided()) is not None:
+        return why
+    finished = any((run.config.folder / "summary.json").is_file() for run in plan.runs())
+    return None if finished or not plan.places else "none of its runs finished"
 
 
 def publish_results(out: Path, folder: Path) -> None:
