@@ -119,7 +119,8 @@ def print_comparison(comparison: Comparison, *, clients: bool, json: bool) -> No
     if failures:
         typer.echo(f"{len(failures)} run(s) failed; try them again with `idiolect resume {comparison.path}`")
     _print_notes(comparison.runs[0])
-    for line in gain_answer(comparison.gain_tables, table, f"{part} {summary['metric_label']}"):
+    label, higher = f"{part} {summary['metric_label']}", summary["higher_is_better"]
+    for line in gain_answer(comparison.gain_tables, table, label, higher_is_better=higher):
         typer.echo(line)
     typer.echo(f"runs: {comparison.path}")
 

@@ -22,7 +22,10 @@ _LEAST_CLIENTS = 100
 def answer(evidence: Evidence) -> list[str]:
     """What a hurried reader takes away: does joining help, and the best row that can be trusted."""
     label = f"{evidence.part} {evidence.metric_label}"
-    return [*gain_answer(evidence.gains, evidence.table, label), _best_on_average(evidence)]
+    return [
+        *gain_answer(evidence.gains, evidence.table, label, higher_is_better=evidence.higher_is_better),
+        _best_on_average(evidence),
+    ]
 
 
 def _best_on_average(evidence: Evidence) -> str:

@@ -15,8 +15,13 @@ _MOST_NAMED = 4
 Row = dict[Any, Any]
 
 
-def gain_answer(gains: GainTables | None, table: pd.DataFrame, label: str) -> list[str]:
+def gain_answer(
+    gains: GainTables | None, table: pd.DataFrame, label: str, *, higher_is_better: bool
+) -> list[str]:
     """Sentences for who has half a minute; none where nobody trained alone or nothing is beside it.
+
+    The method that is spoken of is the best on validation rows: the best of several on the test rows would
+    gain by chance, and its interval would not say so.
 
     table: of the comparison; models that diverged or are untrained are not in the answer.
     label: how the metric is called, as "test accuracy".
@@ -32,16 +37,22 @@ def gain_answer(gains: GainTables | None, table: pd.DataFrame, label: str) -> li
     ]
     if not joined:
         return []
-    best = max(joined, key=lambda row: float(row["mean_gain"]))
+    sign = 1 if higher_is_better else -1
+    kept_apart = (sign * table.set_index(["method", "kind"])["validation"]).dropna().to_dict()
+    by_validation = all((row["method"], row["kind"]) in kept_apart for row in joined)
+    best = max(
+        joined, key=lambda row: kept_apart[row["method"], row["kind"]] if by_validation else row["mean_gain"]
+    )
+    how = "the best on validation rows" if by_validation else "the best on these very rows, which flatters it"
     alone = clients[(clients.method == ALONE.method) & (clients.kind == ALONE.kind)]["value"].mean()
     rest = sorted((row for row in joined if row is not best), key=lambda row: -float(row["mean_gain"]))
-    return [_headline(best, label, float(alone)), *_who(best), *_others(rest)]
+    return [_headline(best, how, label, float(alone)), *_who(best), *_others(rest)]
 
 
-def _headline(best: Row, label: str, alone: float) -> str:
+def _headline(best: Row, how: str, label: str, alone: float) -> str:
     metric, low, high = best["metric"], best["low"], best["high"]
     values = (
-        f"with {_named(best)}, the best here, the mean {label} is {show_value(best['mean'], metric)} instead "
+        f"with {_named(best)}, {how}, the mean {label} is {show_value(best['mean'], metric)} instead "
         f"of {show_value(alone, metric)} alone, a {'gain' if best['mean_gain'] >= 0 else 'loss'} of "
         f"{show_gain(abs(best['mean_gain']), metric).removeprefix('+')}"
     )
