@@ -27,6 +27,7 @@ from idiolect.methods.catalogue import find_method
 from idiolect.models import CATALOGUE as MODELS
 from idiolect.participation import Participation
 from idiolect.runs.defaults import defaults_for
+from idiolect.runs.identity import identity
 from idiolect.runs.left_out import NewcomerSettings
 from idiolect.runs.rounds import Pace
 from idiolect.runs.settings import NAMED_SECTIONS, SHORTCUTS, Settings, merge, write_settings
@@ -140,7 +141,7 @@ class RunConfig:
         """Where the run is kept: `out`, or a name under runs/ that follows from the configuration."""
         if self.out is not None:
             return Path(self.out)
-        digest = hashlib.sha256(self.to_yaml().encode()).hexdigest()[:8]
+        digest = hashlib.sha256(write_settings(self.identity()).encode()).hexdigest()[:8]
         return Path("runs") / f"{Path(self.data_name).stem}-{self.method_name}-{digest}"
 
     @property
@@ -176,6 +177,10 @@ class RunConfig:
         settings = dump(self)
         del settings["out"]
         return settings
+
+    def identity(self) -> Settings:
+        """What makes it this run and no other."""
+        return identity(self.plain())
 
     @property
     def open_rates(self) -> list[str]:
