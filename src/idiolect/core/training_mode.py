@@ -22,7 +22,7 @@ from idiolect.errors import UserError
 class TrainingMode(TorchFunctionMode):
     """One forward pass on rows that are weighted; `seen` has then what its normalisation layers saw.
 
-    statistics: what is put into the layers, by which they are also recognised
+    statistics: those of the layers, by which these are also recognised
     frozen: layers, by the name of their mean, of which nothing is noted
     row_axes: where the rows are in the input of each call, as `found_row_axes` knows; None: not known
     mixes_rows: if not, batch normalisation takes the statistics that were put in
@@ -43,6 +43,10 @@ class TrainingMode(TorchFunctionMode):
         self.seen: list[Moments] = []
         self.shapes: list[torch.Size] = []  # of the inputs of all calls
         self.draws = 0  # calls that drew noise
+        # Layers count batches in place, and read the number: they are given one that stands still.
+        self._counter = torch.ones((), dtype=torch.int64)
+        counters = {layer.counter: self._counter for layer in layers if layer.counter is not None}
+        self.buffers = {**statistics, **counters}  # to be put into the layers
         self._layers = {id(statistics[layer.mean]): layer for layer in layers}
         self._counted = weights > 0
         self._key, self._frozen, self._row_axes = key, frozen, row_axes
@@ -53,6 +57,8 @@ class TrainingMode(TorchFunctionMode):
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if args and args[0] is self._counter:
+            return 1.0 if function is Tensor.__float__ else self._counter
         if function is functional.multi_head_attention_forward:
             self._in_attention = True
             try:
