@@ -12,10 +12,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _get_current_dispatch_mode as _current_dispatch_mode
 
 from idiolect.core import rng
+from idiolect.core.autodiff import is_transformed
 from idiolect.core.dropout import NOISY
-from idiolect.core.normalisation import Moments, NormLayer, Statistics, Values, batch_normalised
+from idiolect.core.normalisation import (
+    Moments,
+    NormLayer,
+    Statistics,
+    Values,
+    batch_normalised,
+    normalised_by_torch,
+)
 from idiolect.errors import UserError
 
 
@@ -105,8 +114,11 @@ class TrainingMode(TorchFunctionMode):
         if not training or not self._mixes_rows:
             return normalise(input, running_mean, running_var, weight, bias, False, momentum, eps)
         layer = self._layer_of(running_mean)
-        kept = running_mean, running_var
-        outputs, *moments = batch_normalised(input, self._values(input), kept, (weight, bias), eps)
+        values, kept = self._values(input), (running_mean, running_var)
+        if not is_transformed() and _current_dispatch_mode() is None and values.are_all(input):
+            outputs, *moments = normalised_by_torch(input, kept, (weight, bias), eps)
+        else:
+            outputs, *moments = batch_normalised(input, values, kept, (weight, bias), eps)
         self._note(layer, *moments)
         return outputs
 
