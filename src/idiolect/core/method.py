@@ -47,6 +47,7 @@ class Method(ABC):
     adapts: ClassVar[bool] = False  # whether a client trains on the server's latest model to predict with it
     personal_brief: ClassVar[bool] = False  # whether each client gets a brief of its own
     part_choices: ClassVar[tuple[str, ...]] = ()  # hyper-parameters that choose a part of the model
+    needs_classes: ClassVar[bool] = False  # whether it is for classification alone
 
     def for_model(self, module: nn.Module) -> Self:
         """The method with names in place of rules, such as "head", where it chooses parts of a model."""

@@ -17,6 +17,7 @@ from idiolect.methods.efl import EFL
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.fedgate import FedGATE
 from idiolect.methods.fedprox import FedProx
+from idiolect.methods.fedrod import FedRoD
 from idiolect.methods.ifca import IFCA
 from idiolect.methods.local import Local
 from idiolect.methods.local_sgd import LocalSGD
@@ -55,6 +56,7 @@ METHODS: tuple[type[Method], ...] = (
     VRLSGD,
     Ditto,
     PerFedAvg,
+    FedRoD,
 )
 
 
