@@ -16,6 +16,7 @@ from idiolect.methods.drfa import DRFA
 from idiolect.methods.efl import EFL
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.fedgate import FedGATE
+from idiolect.methods.fedper import FedPer
 from idiolect.methods.fedprox import FedProx
 from idiolect.methods.ifca import IFCA
 from idiolect.methods.local import Local
@@ -55,6 +56,7 @@ METHODS: tuple[type[Method], ...] = (
     VRLSGD,
     Ditto,
     PerFedAvg,
+    FedPer,
 )
 
 
