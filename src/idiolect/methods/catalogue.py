@@ -16,6 +16,7 @@ from idiolect.methods.drfa import DRFA
 from idiolect.methods.efl import EFL
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.fedgate import FedGATE
+from idiolect.methods.fedper import FedPer
 from idiolect.methods.fedprox import FedProx
 from idiolect.methods.fedrod import FedRoD
 from idiolect.methods.ifca import IFCA
@@ -56,6 +57,7 @@ METHODS: tuple[type[Method], ...] = (
     VRLSGD,
     Ditto,
     PerFedAvg,
+    FedPer,
     FedRoD,
 )
 

@@ -3,13 +3,13 @@
     g(x) = h(z), z = b(x):  body b and generic head h are the shared model θ; h_i is client i's head on z
 
     client i, with θ received, each step on one batch and both at the old values:
-        θ_i <- θ_i - η ∇ mean of -log( n_{i,y}^κ e^{g_y} / Σ_c n_{i,c}^κ e^{g_c} )      balanced softmax
-        h_i <- h_i - η_p ∇ mean of -log softmax(g + h_i(z))_y                           g and z stand still
+        θ_i <- θ_i - η ∇ mean of -log( n_{i,y}^κ e^{g_y} / Σ_c n_{i,c}^κ e^{g_c} )    balanced softmax
+        h_i <- h_i - η_p ∇ mean of -log softmax(g + h_i(z))_y                         g and z stand still
     server:    θ <- Σ a_i θ_i
 
-n_{i,c} are the client's training rows of class c: what it has few of counts more, so clients with other shares
-of the classes pull θ to the same place. h_i starts at zero and never leaves the client. The layer is linear, so
-g + h_i(z) is the model with the head h + h_i: that is the personal model, with the newest θ.
+n_{i,c} are the client's training rows of class c. What it has few of counts more, so clients with different
+shares of the classes pull θ to the same place. h_i starts at zero and never leaves the client. The layer is
+linear, so g + h_i(z) is the model with the head h + h_i: the personal model, with the newest θ.
 """
 
 from typing import ClassVar, NamedTuple
