@@ -17,6 +17,7 @@ from idiolect.methods.efl import EFL
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.fedgate import FedGATE
 from idiolect.methods.fedper import FedPer
+from idiolect.methods.fedproto import FedProto
 from idiolect.methods.fedprox import FedProx
 from idiolect.methods.fedrod import FedRoD
 from idiolect.methods.ifca import IFCA
@@ -59,6 +60,7 @@ METHODS: tuple[type[Method], ...] = (
     PerFedAvg,
     FedPer,
     FedRoD,
+    FedProto,
 )
 
 
