@@ -26,11 +26,10 @@ class ClassSums(NamedTuple):
     counts: Tensor
 
     @classmethod
-    def of(cls, w: Params, site: Site) -> "ClassSums":
-        """With the features of a model, as it predicts."""
-        rows, membership = site.all_rows, _membership(site.all_rows, site.objective.task)
-        features = _of_rows(site.objective.features(w, rows.inputs))
-        return cls(membership.T @ features, membership.sum(0))
+    def of(cls, features: Tensor, site: Site) -> "ClassSums":
+        """From the features of all rows."""
+        membership = _membership(site.all_rows, site.objective.task)
+        return cls(membership.T @ _of_rows(features), membership.sum(0))
 
     @property
     def means(self) -> Tensor:

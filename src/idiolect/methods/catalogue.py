@@ -16,6 +16,7 @@ from idiolect.methods.drfa import DRFA
 from idiolect.methods.efl import EFL
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.fedgate import FedGATE
+from idiolect.methods.fedpac import FedPAC
 from idiolect.methods.fedper import FedPer
 from idiolect.methods.fedproto import FedProto
 from idiolect.methods.fedprox import FedProx
@@ -61,6 +62,7 @@ METHODS: tuple[type[Method], ...] = (
     FedPer,
     FedRoD,
     FedProto,
+    FedPAC,
 )
 
 

@@ -113,7 +113,7 @@ class FedProto(core.Method, core.Exchange):
 
     def finish(self, work: Client, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
         """Keep w_i, send the sums of its features for each class."""
-        classes = ClassSums.of(work.w, site)
+        classes = ClassSums.of(site.objective.features(work.w, site.all_rows.inputs), site)
         if self.weighting == "uniform":
             classes = ClassSums(classes.means, (classes.counts > 0).to(classes.counts.dtype))
         return work, Up(classes)
