@@ -15,9 +15,11 @@ from idiolect.methods.ditto import Ditto
 from idiolect.methods.drfa import DRFA
 from idiolect.methods.efl import EFL
 from idiolect.methods.fedavg import FedAvg
+from idiolect.methods.fedbabu import FedBABU
 from idiolect.methods.fedgate import FedGATE
 from idiolect.methods.fedper import FedPer
 from idiolect.methods.fedprox import FedProx
+from idiolect.methods.fedrep import FedRep
 from idiolect.methods.ifca import IFCA
 from idiolect.methods.local import Local
 from idiolect.methods.local_sgd import LocalSGD
@@ -57,6 +59,8 @@ METHODS: tuple[type[Method], ...] = (
     Ditto,
     PerFedAvg,
     FedPer,
+    FedRep,
+    FedBABU,
 )
 
 
