@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from idiolect.methods.fedrep import FedRep
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  (torch's own convention)
 
@@ -14,6 +13,7 @@ from idiolect.core import Cohort, Population, tree
 from idiolect.methods._classes import ClassSums
 from idiolect.methods._combination import Statistics, best_combinations
 from idiolect.methods.fedpac import FedPAC, Up
+from idiolect.methods.fedrep import FedRep
 from idiolect.simulation import EngineName
 from paper.heads import (
     ALL,
@@ -71,11 +71,8 @@ def exact_weights(variances: Sequence[float], means: Sequence[np.ndarray], i: in
     for size in range(1, count + 1):
         for support in map(list, itertools.combinations(range(count), size)):
             system = np.zeros((size + 1, size + 1))
-            system[:size, :size], system[:size, size], system[size, :size] = (
-                2 * matrix[np.ix_(support, support)],
-                -1,
-                1,
-            )
+            system[:size, :size] = 2 * matrix[np.ix_(support, support)]
+            system[:size, size], system[size, :size] = -1, 1
             try:
                 solved = np.linalg.solve(system, np.r_[np.zeros(size), 1])[:size]
             except np.linalg.LinAlgError:

@@ -71,7 +71,7 @@ class PersonalPart(core.TrainedNewcomer):
     trains: NewcomerTrains
     local_steps: core.LocalWork
 
-    personal_brief: ClassVar[bool] = False  # type: ignore[misc]  # the server has nothing of a newcomer's own
+    personal_brief: ClassVar[bool] = False  # the server has nothing of a newcomer's own
 
     def down(self, server: Any, ids: Tensor) -> SharedPart:
         """θ."""

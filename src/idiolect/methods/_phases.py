@@ -1,5 +1,6 @@
 """Local work in two phases: the first steps train the head, the last ones the body. Spec 8.0."""
 
+import math
 from typing import Annotated
 
 from pydantic import Field
@@ -23,7 +24,7 @@ def require_some_of_all(body_steps: BodySteps, local_steps: core.LocalWork) -> N
 def head_steps(site: core.Site, local_steps: core.LocalWork, body_steps: BodySteps, share: float) -> Tensor:
     """The first steps of a client, as many for all or the same share; by `share` where body_steps is None."""
     whole = _count(local_steps)
-    head = round(share * whole) if body_steps is None else whole - _count(body_steps)
+    head = math.ceil(share * whole) if body_steps is None else whole - _count(body_steps)
     return site.full_steps * head // whole
 
 

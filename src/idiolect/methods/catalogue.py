@@ -15,11 +15,13 @@ from idiolect.methods.ditto import Ditto
 from idiolect.methods.drfa import DRFA
 from idiolect.methods.efl import EFL
 from idiolect.methods.fedavg import FedAvg
+from idiolect.methods.fedbabu import FedBABU
 from idiolect.methods.fedgate import FedGATE
 from idiolect.methods.fedpac import FedPAC
 from idiolect.methods.fedper import FedPer
 from idiolect.methods.fedproto import FedProto
 from idiolect.methods.fedprox import FedProx
+from idiolect.methods.fedrep import FedRep
 from idiolect.methods.fedrod import FedRoD
 from idiolect.methods.ifca import IFCA
 from idiolect.methods.local import Local
@@ -60,6 +62,8 @@ METHODS: tuple[type[Method], ...] = (
     Ditto,
     PerFedAvg,
     FedPer,
+    FedRep,
+    FedBABU,
     FedRoD,
     FedProto,
     FedPAC,
