@@ -14,6 +14,7 @@ from idiolect.methods.apfl import APFL
 from idiolect.methods.ditto import Ditto
 from idiolect.methods.drfa import DRFA
 from idiolect.methods.efl import EFL
+from idiolect.methods.fedala import FedALA
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.fedbabu import FedBABU
 from idiolect.methods.fedgate import FedGATE
@@ -65,6 +66,7 @@ METHODS: tuple[type[Method], ...] = (
     FedRep,
     FedBABU,
     FedRoD,
+    FedALA,
     FedProto,
     FedPAC,
 )
