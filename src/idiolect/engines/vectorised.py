@@ -200,7 +200,7 @@ class Vectorised:
 
     def _seat(self, ids: Tensor, steps: Tensor, round_number: int, data: Rows | None) -> Seat:
         setting = self.setting
-        rows = () if data is None else setting.batches.all_rows(data, ids)
+        rows = () if data is None else setting.batches.all_rows(data, ids, round_number)
         sizes = setting.federation.train.sizes[ids]
         return Seat(ids, sizes, steps, setting.client_key(ids, round_number), rows)
 
@@ -245,7 +245,7 @@ class _Replies:
             self.ranks.append(ranks)
             return
         share = tree.weighted_sum(uploads, self.weights[ranks])
-        self.parts = [tree.add(self.parts[0], share) if self.parts else share]
+        self.parts = [tree.add_sums(self.parts[0], share) if self.parts else share]
 
     def total(self) -> Message | None:
         """What the server gets; None if no reply arrived."""

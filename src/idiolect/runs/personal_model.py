@@ -8,6 +8,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from idiolect.core.modules import tensors_of
 from idiolect.core.objective import Mixture, Predictor
 from idiolect.core.task import Task
 from idiolect.core.tree import Params
@@ -126,6 +127,7 @@ class PersonalModel:
 def _with_params(module: nn.Module, params: Params) -> nn.Module:
     own = copy.deepcopy(module)
     with torch.no_grad():
-        for name, parameter in own.named_parameters():
-            parameter.copy_(params[name])
+        tensors = tensors_of(own)
+        for name, value in params.items():
+            tensors[name].copy_(value)
     return own
