@@ -99,7 +99,9 @@ class RunConfig:
     data: Section = Field(
         description="a data set of `idiolect datasets`, a path or package.module:loader, and its options"
     )
-    model: Section = Field(description="linear, mlp, dnn, cnn, char-lstm or package.module:factory")
+    model: Section = Field(
+        description="a model by name, such as linear, mlp, cnn, resnet, gru, or package.module:factory"
+    )
     participation: Participation = Field(
         default_factory=Participation, description="who takes part, and how much work each completes"
     )
