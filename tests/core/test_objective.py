@@ -6,7 +6,7 @@ from torch import nn
 from torch.func import vmap
 
 from idiolect.core import tree
-from idiolect.core.objective import Batch, Mixture, Objective, seeded_module
+from idiolect.core.objective import Batch, Mixture, Objective, Pass, seeded_module
 from idiolect.core.task import Task
 from idiolect.errors import UserError
 
@@ -125,3 +125,55 @@ def test_tied_and_frozen_parameters_are_given_once_under_the_name_they_are_known
         objective.predict({name: params[name] for name in ("0.weight", "0.bias")}, x)
     with pytest.raises(UserError, match=r"has '1\.weight', which is none of its parameters"):
         objective.predict({**params, "1.weight": params["0.weight"]}, x)
+
+
+def test_the_gradient_in_a_part_is_that_part_of_the_gradient() -> None:
+    objective, params, batch = problem(Task("multiclass", 3))
+    whole = objective.gradient(params, batch)
+    head = {name: value for name, value in params.items() if name.startswith("2.")}
+    body = {name: value for name, value in params.items() if name not in head}
+    for part, fixed in ((head, body), (body, head)):
+        found = objective.gradient(part, batch, fixed=fixed)
+        assert found.keys() == part.keys()
+        assert all(torch.equal(found[name], whole[name]) for name in part)
+
+
+def test_a_loss_of_what_a_pass_gives_has_its_gradient() -> None:
+    objective, params, batch = problem(Task("multiclass", 3))
+
+    def loss(passed: Pass, batch: Batch) -> torch.Tensor:
+        return (batch.weights[:, None] * passed.features**2).sum() + passed.outputs[0, 1]
+
+    found = objective.gradient(params, batch, loss=loss)
+    hidden = torch.tanh(batch.inputs @ params["0.weight"].T + params["0.bias"])
+    assert torch.allclose(objective.features(params, batch.inputs), hidden, rtol=0, atol=1e-14)
+    by_hand = {"2.weight": torch.zeros(3, 4).double(), "2.bias": torch.tensor([0.0, 1, 0]).double()}
+    by_hand["2.weight"][1] = hidden[0]
+    slope = 2 * batch.weights[:, None] * hidden
+    slope[0] += params["2.weight"][1]
+    slope = slope * (1 - hidden**2)
+    by_hand |= {"0.weight": slope.T @ batch.inputs, "0.bias": slope.sum(0)}
+    for name, value in params.items():
+        expected = by_hand[name] + objective.weight_decay * value
+        assert torch.allclose(found[name], expected, rtol=0, atol=1e-12)
+    stacked = vmap(lambda p: objective.gradient(p, batch, loss=loss))(tree.stack([params, params]))
+    assert torch.allclose(stacked["0.weight"][1], found["0.weight"], rtol=0, atol=1e-14)
+
+
+def test_features_need_a_head_that_is_used_once() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(torch.relu(self.layer(x)))
+
+    objective = Objective(Twice(), Task("regression", 2))
+    with pytest.raises(UserError, match="the model's last layer 'layer' is used 2 times"):
+        objective.features(objective.initial_params(), torch.ones(1, 2))
+
+
+def test_a_model_without_parameters_is_refused() -> None:
+    with pytest.raises(UserError, match="ReLU has no parameters, so nothing can be trained"):
+        Objective(nn.ReLU(), Task("regression", 2))

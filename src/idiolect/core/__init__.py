@@ -22,10 +22,10 @@ from idiolect.core.hyper import STRICT, hyper
 from idiolect.core.messages import LocalModel, Nothing, SharedModel
 from idiolect.core.method import Method, PredictorKind, Predictors
 from idiolect.core.newcomer import FineTuning, Newcomer, TrainedNewcomer
-from idiolect.core.objective import Batch, Mixture, Objective, Predictor
+from idiolect.core.objective import Batch, Mixture, Objective, Pass, Predictor
 from idiolect.core.observed import StepAverage
 from idiolect.core.optimizer import Optimizer
-from idiolect.core.parts import Parts, Patterns, last_layer
+from idiolect.core.parts import PartChoice, Parts, Patterns, last_layer
 from idiolect.core.projection import onto_ball, onto_simplex
 from idiolect.core.reply_weights import Weighting, plain_mean, reply_weights
 from idiolect.core.schedule import Clock, Constant, PerRound, Schedule
@@ -56,7 +56,9 @@ __all__ = [
     "Optimizer",
     "OwnCodec",
     "Params",
+    "PartChoice",
     "Parts",
+    "Pass",
     "Patterns",
     "PerRound",
     "Population",

@@ -5,9 +5,10 @@ The states of what stands around hold those of the method as `inner`.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, Self
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from idiolect.core.cohort import Cohort
 from idiolect.core.exchange import ClientState, Exchange, Message, ServerState, Site, Work
@@ -20,6 +21,11 @@ class MethodOfAnother(Method, ABC):
     """A method that is, in its name and in the models it gives, another one."""
 
     method: Method
+
+    def for_model(self, module: nn.Module) -> Self:
+        """The same of the method for this model."""
+        method = self.method.for_model(module)
+        return self if method is self.method else replace(self, method=method)  # type: ignore[type-var]
 
     @property
     def name(self) -> str:  # type: ignore[override]

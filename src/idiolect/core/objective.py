@@ -32,6 +32,16 @@ class Mixture(NamedTuple):
 
 Predictor = Params | Mixture
 
+
+class Pass(NamedTuple):
+    """What a forward pass on some rows gives: the features that enter the head, and the outputs."""
+
+    features: Tensor
+    outputs: Tensor
+
+
+PassLoss = Callable[[Pass, Batch], Tensor]  # a loss of a method's own
+
 _DROPOUT = nn.modules.dropout._DropoutNd
 
 
@@ -50,6 +60,7 @@ class Objective:
         self.weight_decay = weight_decay
         self.clip = clip
         self._names = dict.fromkeys(name for name, _ in module.named_parameters())
+        self._head = last_module(module)
         self._further_names = _names_of_tied_parameters(module)
 
     @property
@@ -90,17 +101,67 @@ class Objective:
         """f(params; batch)."""
         return self.data_loss(params, batch) + self.penalty(params)
 
-    def data_gradient(self, params: Params, batch: Batch) -> Params:
-        """The gradient of the rows' loss, without the l2 term."""
-        return gradient(lambda at: self.data_loss(at, batch), params)
+    def features(self, params: Params, inputs: Tensor) -> Tensor:
+        """What enters the head, the last module that owns parameters: [rows, ...]."""
+        return self._look(params, inputs).features
 
-    def gradient(self, params: Params, batch: Batch) -> Params:
-        """The gradient of f in its parameters, at most as long as `clip`."""
-        slopes = self.data_gradient(params, batch)
+    def training_pass(self, params: Params, batch: Batch) -> Pass:
+        """The forward pass of a gradient, for methods with a loss of their own."""
+        return self._look(params, batch.inputs)
+
+    def data_gradient(
+        self, params: Params, batch: Batch, *, fixed: Params | None = None, loss: PassLoss | None = None
+    ) -> Params:
+        """The gradient of the rows' loss, without the l2 term; `fixed` and `loss` as for `gradient`."""
+
+        def value(at: Params) -> Tensor:
+            whole = at if fixed is None else {**at, **fixed}
+            return (
+                self.data_loss(whole, batch)
+                if loss is None
+                else loss(self.training_pass(whole, batch), batch)
+            )
+
+        return gradient(value, params)
+
+    def gradient(
+        self, params: Params, batch: Batch, *, fixed: Params | None = None, loss: PassLoss | None = None
+    ) -> Params:
+        """The gradient of f in its parameters, at most as long as `clip`.
+
+        fixed: the model's other parameters, if `params` are a part of it; the l2 term is of that part alone.
+        loss: in place of the task's, of what the forward pass gives.
+        """
+        slopes = self.data_gradient(params, batch, fixed=fixed, loss=loss)
         if self.weight_decay:
             # By hand: autograd would build the l2 term's graph anew in every step.
             slopes = tree.map_tree(lambda g, w: g + self.weight_decay * w, slopes, params)
         return slopes if self.clip is None else _shortened(slopes, self.clip)
+
+    def _look(self, params: Params, inputs: Tensor) -> Pass:
+        """The outputs, and what the head was given on the way."""
+        seen: list[Tensor] = []
+        hook = self.module.get_submodule(self._head).register_forward_pre_hook(
+            lambda _, given: seen.append(given[0])
+        )
+        try:
+            outputs = self.predict(params, inputs)
+        finally:
+            hook.remove()
+        if len(seen) != 1:
+            raise UserError(
+                f"the model's last layer {self._head!r} is used {len(seen)} times in a forward pass, so what "
+                "enters it is no row's features; a method that needs them takes models that end in one layer"
+            )
+        return Pass(seen[0], outputs)
+
+
+def last_module(module: nn.Module) -> str:
+    """The name of the head: of the last module that owns parameters, also if it shares them with others."""
+    owners = [name.rpartition(".")[0] for name, _ in module.named_parameters(remove_duplicate=False)]
+    if not owners:
+        raise UserError(f"the model {type(module).__name__} has no parameters, so nothing can be trained")
+    return owners[-1]
 
 
 def _shortened(slopes: Params, longest: float) -> Params:

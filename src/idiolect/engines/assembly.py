@@ -68,7 +68,7 @@ def set_up(
     federation = federation.to(dtype)
     module = in_precision(model, dtype) if isinstance(model, nn.Module) else seeded_module(model, seed, dtype)
     return Setting(
-        observed(with_own_codec(method)),
+        observed(with_own_codec(method.for_model(module))),
         Objective(module, federation.task, weight_decay, clip),
         federation,
         store or MemoryStore(len(federation)),

@@ -1,9 +1,9 @@
 """Methods and exchanges with somebody who watches: what they change, what they send, what crosses."""
 
-from typing import Any, get_args, get_type_hints
+from typing import Any, Self, get_args, get_type_hints
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from idiolect.core import tree
 from idiolect.core.around import ExchangeAround
@@ -20,6 +20,11 @@ class Delegate:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
+
+    def for_model(self, module: nn.Module) -> Self:
+        """Of a method: stand before the one for this model."""
+        self.inner = self.inner.for_model(module)
+        return self
 
     def transport(self, exchange: "Delegate") -> Any:
         """Of a method: that of the exchange behind the one that it gave."""
