@@ -9,6 +9,7 @@ from torch.func import functional_call
 
 from idiolect.core import rng, tree
 from idiolect.core.autodiff import gradient
+from idiolect.core.fixed import fixed_params, trained_params
 from idiolect.core.parts import require_names
 from idiolect.core.task import Task
 from idiolect.core.tree import Params
@@ -48,6 +49,7 @@ _DROPOUT = nn.modules.dropout._DropoutNd
 class Objective:
     """f(w) = sum over rows of weight * loss(model(w, x), y) + (weight_decay / 2) * |w|^2.
 
+    w are the parameters that are trained; those that the module holds fixed are what they are in it.
     `clip`: the largest norm of a gradient, which is shortened to it; None: gradients are what they are.
     """
 
@@ -59,9 +61,11 @@ class Objective:
         self.task = task
         self.weight_decay = weight_decay
         self.clip = clip
-        self._names = dict.fromkeys(name for name, _ in module.named_parameters())
         self._head = last_module(module)
-        self._further_names = _names_of_tied_parameters(module)
+        self._names = dict.fromkeys(trained_params(module))
+        self._further_names = {
+            other: name for other, name in _names_of_tied_parameters(module).items() if name in self._names
+        }
 
     @property
     def dtype(self) -> torch.dtype:
@@ -69,11 +73,15 @@ class Objective:
         return next(self.module.parameters()).dtype
 
     def initial_params(self) -> Params:
-        """The module's own parameters, detached."""
-        return {name: p.detach().clone() for name, p in self.module.named_parameters()}
+        """The module's own parameters that are trained, detached."""
+        return {name: p.detach().clone() for name, p in trained_params(self.module).items()}
+
+    def fixed_params(self) -> Params:
+        """The module's own parameters that are not."""
+        return fixed_params(self.module)
 
     def predict(self, predictor: Predictor, inputs: Tensor) -> Tensor:
-        """The model's outputs for some rows; a predictor without all of the model's parameters is refused."""
+        """The model's outputs for some rows; a predictor without all that is trained is refused."""
         if isinstance(predictor, Mixture):
             outputs = [
                 weight * self.predict(member, inputs)

@@ -5,6 +5,7 @@ its own in one batched call. Initial parameters are a pure function of (seed, mo
 registered last, which makes it the part `head` of methods that divide a model.
 """
 
+from idiolect.models.adapters import add_adapters, merge_adapters
 from idiolect.models.catalogue import CATALOGUE, MODELS, build_model, outline_model
 from idiolect.models.dense import ElementwiseProduct, Linear, Perceptron, dnn, linear, mlp, quadratic
 from idiolect.models.images import Convolutional, LeNet, ResNet, cnn, cnn4, lenet, resnet
@@ -23,6 +24,7 @@ __all__ = [
     "Perceptron",
     "ResNet",
     "Transformer",
+    "add_adapters",
     "bag",
     "build_model",
     "char_lstm",
@@ -32,6 +34,7 @@ __all__ = [
     "gru",
     "lenet",
     "linear",
+    "merge_adapters",
     "mlp",
     "outline_model",
     "quadratic",
