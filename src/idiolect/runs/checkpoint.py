@@ -63,8 +63,8 @@ def load_checkpoint(training: Training, checkpoint: Path) -> None:
     setting = training.engine.setting
     if state.get("fixed_sha256", fixed := fingerprint(setting.objective.fixed_params())) != fixed:
         raise UserError(
-            f"the fixed part of the model is not the one that {str(checkpoint)!r} was trained with: the code of "
-            "the model, or what it reads, changed since the run began"
+            f"the fixed part of the model is not the one that {str(checkpoint)!r} was trained with: the code "
+            "of the model, or what it reads, changed since the run began"
         )
     training.server = tree.from_named(read_tensors(checkpoint / _SERVER), training.server)
     template = setting.arrivals(setting.founding, torch.tensor([0]))
