@@ -17,7 +17,6 @@ from idiolect.methods.efl import EFL
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.fedbabu import FedBABU
 from idiolect.methods.fedgate import FedGATE
-from idiolect.methods.fedper import FedPer
 from idiolect.methods.fedprox import FedProx
 from idiolect.methods.fedrep import FedRep
 from idiolect.methods.ifca import IFCA
@@ -26,6 +25,7 @@ from idiolect.methods.local_sgd import LocalSGD
 from idiolect.methods.minibatch_sgd import MiniBatchSGD
 from idiolect.methods.per_fedavg import PerFedAvg
 from idiolect.methods.perm import PERM, PERMTwoStage
+from idiolect.methods.personal_parts import FedBN, FedPer, LGFedAvg, SiloBN
 from idiolect.methods.pfedkm import PFedKM
 from idiolect.methods.pfedme import PFedMe
 from idiolect.methods.scaffold import Scaffold
@@ -61,6 +61,9 @@ METHODS: tuple[type[Method], ...] = (
     FedPer,
     FedRep,
     FedBABU,
+    LGFedAvg,
+    FedBN,
+    SiloBN,
 )
 
 
