@@ -32,6 +32,7 @@ class Seat(NamedTuple):
     client_id: Tensor
     size: Tensor
     steps: Tensor
+    full_steps: Tensor
     key: Tensor
     rows: Batch | tuple[()]
 
@@ -43,7 +44,7 @@ class Seat(NamedTuple):
     def site(self, objective: Objective, clock: Clock) -> Site:
         """Where the client half of a method runs."""
         rows = self.rows if isinstance(self.rows, Batch) else None
-        return Site(objective, self.client_id, self.size, self.steps, self.key, clock, rows)
+        return Site(objective, self.client_id, self.size, self.steps, self.full_steps, self.key, clock, rows)
 
 
 class Chunk(NamedTuple):
