@@ -11,6 +11,7 @@ import torch
 from pydantic import Field, InstanceOf
 from pydantic.dataclasses import dataclass
 
+from idiolect.aggregation.rules import RULES, RobustRule
 from idiolect.codecs.choice import CodecConfig
 from idiolect.core.hyper import STRICT
 from idiolect.core.method import Method
@@ -27,6 +28,7 @@ from idiolect.methods.catalogue import find_method
 from idiolect.models import CATALOGUE as MODELS
 from idiolect.participation import Participation
 from idiolect.runs.defaults import defaults_for
+from idiolect.runs.identity import identity
 from idiolect.runs.left_out import NewcomerSettings
 from idiolect.runs.rounds import Pace
 from idiolect.runs.settings import NAMED_SECTIONS, SHORTCUTS, Settings, merge, write_settings
@@ -104,6 +106,11 @@ class RunConfig:
         default_factory=Participation, description="who takes part, and how much work each completes"
     )
     codec: CodecConfig = Field(default_factory=CodecConfig, description="what compresses the messages")
+    robust: RobustRule | None = Field(
+        default=None,
+        discriminator="name",
+        description="a sum that a few wrong uploads cannot lead astray: clip, median, trimmed or krum",
+    )
     rounds: Annotated[WholeNumber, Field(ge=1)] | None = Field(
         default=None, description="rounds of communication; None: as many as validation rows gain from"
     )
@@ -140,7 +147,7 @@ class RunConfig:
         """Where the run is kept: `out`, or a name under runs/ that follows from the configuration."""
         if self.out is not None:
             return Path(self.out)
-        digest = hashlib.sha256(self.to_yaml().encode()).hexdigest()[:8]
+        digest = hashlib.sha256(write_settings(self.identity()).encode()).hexdigest()[:8]
         return Path("runs") / f"{Path(self.data_name).stem}-{self.method_name}-{digest}"
 
     @property
@@ -176,6 +183,10 @@ class RunConfig:
         settings = dump(self)
         del settings["out"]
         return settings
+
+    def identity(self) -> Settings:
+        """What makes it this run and no other."""
+        return identity(self.plain())
 
     @property
     def open_rates(self) -> list[str]:
@@ -213,7 +224,7 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
         if "name" not in settings.get(section, {}):
             raise UserError(f"{section} is missing; give it as {section}=NAME (see `idiolect {command}`)")
     for section in NAMED_SECTIONS:
-        _check_name(section, settings.get(section, {}))
+        _check_name(section, settings.get(section) or {})
     settings = _with_defaults(settings)
     config = build(RunConfig, _with_sections(settings), "")
     config.codec.wrap(build_method(config.method))  # says whether the codec suits the method
@@ -283,9 +294,10 @@ def _with_sections(settings: Settings) -> Settings:
                     f"{name}={built[name]} is not possible: it has settings, as {name}.{first}=..."
                 )
             built[name] = build(kind, _listed(built[name], "metrics"), name)
-    engine = built.get("engine", {})
-    if isinstance(engine, Mapping) and engine.get("name") in ENGINES:
-        built["engine"] = build(ENGINES[engine["name"]], engine, "engine")
+    for name, choices in (("engine", ENGINES), ("robust", RULES)):
+        chosen = built.get(name)
+        if isinstance(chosen, Mapping) and chosen.get("name") in choices:
+            built[name] = build(choices[chosen["name"]], chosen, name)
     return built
 
 
