@@ -110,7 +110,7 @@ class Objective:
         """A pass in training of the module with its own parameters: what was seen in it."""
         mode = self._training_mode(batch, None, self.statistics)
         with torch.no_grad(), self._modes.training(), mode:
-            self._outputs(self.initial_params(), batch.inputs, self.statistics)
+            self._outputs(trained_params(self.module), batch.inputs, self.statistics)
         return mode
 
     def examine(self, two: Batch, three: Batch) -> None:
