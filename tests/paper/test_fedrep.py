@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from idiolect.core import Epochs
-from idiolect.methods.fedper import FedPer
 from idiolect.methods.fedrep import FedRep
 from idiolect.methods.local import Local
+from idiolect.methods.personal_parts import FedPer
 from idiolect.participation.plan import Participation
 from idiolect.participation.sampling import Uniform
 from idiolect.participation.work import Fixed

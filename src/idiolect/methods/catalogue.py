@@ -19,7 +19,6 @@ from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.fedbabu import FedBABU
 from idiolect.methods.fedgate import FedGATE
 from idiolect.methods.fedpac import FedPAC
-from idiolect.methods.fedper import FedPer
 from idiolect.methods.fedproto import FedProto
 from idiolect.methods.fedprox import FedProx
 from idiolect.methods.fedrep import FedRep
@@ -30,6 +29,7 @@ from idiolect.methods.local_sgd import LocalSGD
 from idiolect.methods.minibatch_sgd import MiniBatchSGD
 from idiolect.methods.per_fedavg import PerFedAvg
 from idiolect.methods.perm import PERM, PERMTwoStage
+from idiolect.methods.personal_parts import FedBN, FedPer, LGFedAvg, SiloBN
 from idiolect.methods.pfedkm import PFedKM
 from idiolect.methods.pfedme import PFedMe
 from idiolect.methods.scaffold import Scaffold
@@ -65,6 +65,9 @@ METHODS: tuple[type[Method], ...] = (
     FedPer,
     FedRep,
     FedBABU,
+    LGFedAvg,
+    FedBN,
+    SiloBN,
     FedRoD,
     FedALA,
     FedProto,

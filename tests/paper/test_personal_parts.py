@@ -1,4 +1,4 @@
-"""FedPer against its transcription in NumPy, and its identities."""
+"""FedPer, LG-FedAvg, FedBN and SiloBN against their transcription in NumPy, and their identities."""
 
 import numpy as np
 import pytest
@@ -7,8 +7,8 @@ from torch import nn
 
 from idiolect.errors import UserError
 from idiolect.methods.fedavg import FedAvg
-from idiolect.methods.fedper import FedPer
 from idiolect.methods.local import Local
+from idiolect.methods.personal_parts import FedBN, FedPer, LGFedAvg, SiloBN
 from idiolect.participation.plan import Participation
 from idiolect.participation.sampling import Uniform
 from idiolect.participation.work import Fixed
@@ -63,6 +63,15 @@ def test_fedper_matches_its_transcription(engine, weighting):
 
 
 @each_engine
+def test_lg_fedavg_matches_its_transcription(engine):
+    simulation = simulate(LGFedAvg(lr=RATE, local_steps=3), engine).play(4)
+    personal, localized = transcribed(4, 3, BODY, "uniform")
+    assert_close(simulation.predictors()["personal"], personal)
+    assert_close(simulation.predictors()["localized"], localized)
+    assert sorted(simulation.server.shared) == sorted(HEAD)
+
+
+@each_engine
 def test_patterns_choose_the_personal_part(engine):
     simulation = simulate(FedPer(lr=RATE, local_steps=2, personal="*.bias"), engine).play(4)
     personal, localized = transcribed(4, 2, ("0.bias", "2.bias"), "samples")
@@ -111,10 +120,29 @@ def test_p3_absent_clients_keep_their_part(engine):
 
 
 @each_engine
-def test_one_client_trains_alone(engine):
+def test_p4_lg_fedavg_is_fedper_with_the_parts_exchanged(engine):
+    options = {"lr": RATE, "local_steps": 3, "first": "own", "weighting": "samples"}
+    ours = simulate(LGFedAvg(**options), engine).play(3)
+    fedper = simulate(FedPer(personal="0.*", **options), engine).play(3)
+    assert same(ours.server.shared, fedper.server.shared)
+    assert same(ours.predictors()["personal"], fedper.predictors()["personal"])
+
+
+@each_engine
+@pytest.mark.parametrize("kind", [FedBN, SiloBN])
+def test_p17_without_batch_normalisation_it_is_fedavg(engine, kind):
+    ours = simulate(kind(lr=RATE, local_steps=3), engine).play(3)
+    fedavg = simulate(FedAvg(lr=RATE, local_steps=3), engine).play(3)
+    assert same(ours.server.shared, fedavg.server.w)
+    assert same(ours.predictors()["personal"], fedavg.predictors()["global"])
+
+
+@each_engine
+@pytest.mark.parametrize("kind", [FedPer, LGFedAvg, FedBN])
+def test_one_client_trains_alone(engine, kind):
     ours, alone = (
         Simulation(method, network(), DATA.subset([3]), engine=engine, dtype=torch.float64).play(3)
-        for method in (FedPer(lr=RATE, local_steps=3), Local(lr=RATE, local_steps=3))
+        for method in (kind(lr=RATE, local_steps=3), Local(lr=RATE, local_steps=3))
     )
     assert_same(ours.predictors()["personal"], alone.predictors()["personal"], engine)
 
