@@ -50,6 +50,7 @@ class Method(ABC):
     # statistics of that pass: {"personal": 1}; -1 is the last. Kinds that are not named: the first.
     passes: ClassVar[Mapping[PredictorKind, int]] = {}
     part_choices: ClassVar[tuple[str, ...]] = ()  # hyper-parameters that choose a part of the model
+    needs_classes: ClassVar[bool] = False  # whether it is for classification alone
 
     def for_model(self, module: nn.Module) -> Self:
         """The method with names in place of rules, such as "head", where it chooses parts of a model."""
