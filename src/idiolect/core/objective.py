@@ -110,7 +110,7 @@ class Objective:
         """A pass in training of the module with its own parameters: what was seen in it."""
         mode = self._training_mode(batch, None, self.statistics)
         with torch.no_grad(), self._modes.training(), mode:
-            self._outputs(trained_params(self.module), batch.inputs, self.statistics)
+            self._outputs(trained_params(self.module), batch.inputs, mode.buffers)
         return mode
 
     def examine(self, two: Batch, three: Batch) -> None:
@@ -176,7 +176,7 @@ class Objective:
         """The outputs in training but for batch normalisation, the one thing that may mix rows."""
         mode = self._training_mode(batch, None, self.statistics, mixes_rows=False)
         with self._modes.training(), mode:
-            return self._outputs(params, batch.inputs, self.statistics)
+            return self._outputs(params, batch.inputs, mode.buffers)
 
     def data_gradient(
         self, params: Params, batch: Batch, *, fixed: Params | None = None, loss: PassLoss | None = None
@@ -212,10 +212,7 @@ class Objective:
         if params.keys() != self._names.keys():
             require_names(params, self._names, f"a predictor of the model {type(self.module).__name__}")
         tied = {other: params[name] for other, name in self._further_names.items()}
-        # Layers count batches in place: not in what is kept.
-        zero = torch.zeros((), dtype=torch.int64)
-        counts = {layer.counter: zero for layer in self.norms if layer.counter is not None}
-        state = {**params, **tied, **statistics, **counts}
+        state = {**params, **tied, **statistics}
         return torch.as_tensor(functional_call(self.module, state, (inputs,), tie_weights=False))
 
     def _trained(self, params: Params, batch: Batch, fixed: Params | None) -> Tensor:
@@ -227,7 +224,7 @@ class Objective:
         statistics = self._by_pass.get(number, self.statistics)
         mode = self._training_mode(batch, fixed, statistics)
         with self._modes.training(), mode:
-            outputs = self._outputs(params, batch.inputs, statistics)
+            outputs = self._outputs(params, batch.inputs, mode.buffers)
         if self._heard is not None:
             self._heard.append(mode.seen)
         return outputs

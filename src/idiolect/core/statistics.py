@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.around import ExchangeAround, MethodAround, TransportAround, innermost, innermost_method
+from idiolect.core.around import ExchangeAround, MethodAround, TransportAround, as_in, innermost_method
 from idiolect.core.cohort import Cohort, Population
 from idiolect.core.exchange import ClientState, Exchange, Info, Message, ServerState, Site
 from idiolect.core.exchange import Work as MethodWork
@@ -106,11 +106,18 @@ def with_statistics(method: Method, objective: Objective, variant: Variant | Non
 
     variant: None: an average where a server with a model for all sums what it is sent, else silo.
     """
-    if not objective.norms or isinstance(method, WithStatistics):  # newcomers have them already
+    if isinstance(method, WithStatistics):  # a newcomer's
+        return method
+    if not objective.norms:
+        if variant is not None:
+            raise UserError(
+                f"statistics={variant} has no meaning: the model {type(objective.module).__name__} has no "
+                "normalisation layer that keeps statistics; leave it out"
+            )
         return method
     if variant is None:
         bare = innermost_method(method)
-        sums = isinstance(bare, Exchange) and _sums_uploads(bare) and "global" in bare.kinds
+        sums = isinstance(bare, Exchange) and _sums_uploads(as_in(method, bare)) and "global" in bare.kinds
         variant = "average" if sums else "silo"
     return WithStatistics(method, objective.norms, variant)
 
@@ -122,6 +129,11 @@ class WithStatistics(MethodAround):
     method: Method
     layers: tuple[NormLayer, ...]
     variant: Variant
+
+    @property
+    def has_global_model(self) -> bool:  # type: ignore[override]
+        """Where clients keep their statistics, each has the shared parameters with its own."""
+        return self.variant != "silo"
 
     @property
     def carrying(self) -> Carrying:
@@ -283,8 +295,9 @@ class StatisticsExchange(ExchangeAround):
 
 def _sums_uploads(exchange: Exchange) -> bool:
     """Whether clients train in an exchange, and its server gets a weighted sum of what they send."""
-    bare = innermost(exchange)
-    return bare.local_steps != 0 and type(bare).weights is not Exchange.weights
+    if isinstance(exchange, ExchangeAround):
+        return type(exchange).weights is ExchangeAround.weights and _sums_uploads(exchange.inner)
+    return exchange.local_steps != 0 and type(exchange).weights is not Exchange.weights
 
 
 def _at(site: Site, statistics: Statistics) -> Site:

@@ -96,7 +96,7 @@ def client_number(client: str, names: tuple[str, ...]) -> int:
 def chosen_predictor(simulation: Simulation, client: str | None, kind: str | None) -> tuple[str, Predictor]:
     """A client's model of some kind, by default the one that the method is judged by; and the kind.
 
-    The model of the kind global is everybody's, and needs no client.
+    The model of the kind global is everybody's, and needs no client, unless clients keep statistics.
     """
     number = None if client is None else client_number(client, simulation.federation.names)
     kinds = simulation.method.kinds
@@ -104,7 +104,9 @@ def chosen_predictor(simulation: Simulation, client: str | None, kind: str | Non
     if kind not in kinds:
         known = ", ".join(kinds)
         raise UserError(f"kind={kind} is not possible: the models of {simulation.method.name} are {known}")
-    if kind == "global":  # where clients' states are at silos, it is there nevertheless
+    if (
+        kind == "global" and simulation.method.has_global_model
+    ):  # where clients' states are at silos, it is there nevertheless
         return kind, simulation.global_model()
     if number is None:
         raise UserError(f"--client is missing: every client has its own model of the kind {kind}")

@@ -16,6 +16,7 @@ from idiolect.codecs.choice import CodecConfig
 from idiolect.core.hyper import STRICT
 from idiolect.core.method import Method
 from idiolect.core.parts import PartChoice
+from idiolect.core.statistics import Variant
 from idiolect.data.catalogue import CATALOGUE as DATA
 from idiolect.data.catalogue import is_name
 from idiolect.data.federation import Federation
@@ -131,6 +132,10 @@ class RunConfig:
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False, description="the l2 term's factor")
     clip: float | None = Field(
         default=None, gt=0, allow_inf_nan=False, description="largest norm of a gradient; None: any"
+    )
+    statistics: Variant | None = Field(
+        default=None,
+        description="of normalisation layers: average, pooled or silo (kept); None: what suits the method",
     )
     dtype: Literal["float32", "float64"] = Field(default="float32", description="precision of models")
     engine: HereEngine | RayEngineChoice = Field(

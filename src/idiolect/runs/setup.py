@@ -91,6 +91,7 @@ def build_setting(config: RunConfig, federation: Federation, store: Store | None
         weight_decay=config.weight_decay,
         dtype=torch.float64 if config.dtype == "float64" else torch.float32,
         clip=config.clip,
+        statistics=config.statistics,
         store=store,
         train=config.train or ("adapter" if preparation.adapter else None),
     )
