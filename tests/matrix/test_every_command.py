@@ -34,7 +34,7 @@ from silo.problem import SILOS, config
 WITHOUT_CODECS = {
     "local", "efl", "ifca", "perm", "perm-two-stage", "heterofl", "fedrolex", "federated-dropout",
 }  # fmt: skip
-WITHOUT_CODEC_DOWN = {"pfedkm", "drfa", "agnostic-apfl", "fedgate"}
+WITHOUT_CODEC_DOWN = {"pfedkm", "drfa", "agnostic-apfl", "fedgate", "fedamp", "heur-fedamp"}
 ON_A_PAGE = 4  # methods on a page: it takes longer for many than for few and few again
 
 Check = Callable[[type[Method], Runs, tuple[str, ...]], None]

@@ -14,6 +14,7 @@ from idiolect.methods.apfl import APFL
 from idiolect.methods.ditto import Ditto
 from idiolect.methods.drfa import DRFA
 from idiolect.methods.efl import EFL
+from idiolect.methods.fedamp import FedAMP, HeurFedAMP
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.fedgate import FedGATE
 from idiolect.methods.fedprox import FedProx
@@ -55,6 +56,8 @@ METHODS: tuple[type[Method], ...] = (
     VRLSGD,
     Ditto,
     PerFedAvg,
+    FedAMP,
+    HeurFedAMP,
 )
 
 
