@@ -46,7 +46,7 @@ class Newcomer(MethodOfAnother, ABC):
         return self.method.predictors(client, brief)
 
 
-class TrainedNewcomer(Newcomer, Exchange, ABC):
+class TrainedNewcomer(Newcomer, Exchange, ABC):  # type: ignore[override]
     """Newcomers that train on their own rows; here from their first state, with the message of a round."""
 
     def down(self, server: ServerState, ids: Tensor) -> Message:

@@ -16,6 +16,7 @@ from idiolect.methods.drfa import DRFA
 from idiolect.methods.efl import EFL
 from idiolect.methods.fedamp import FedAMP, HeurFedAMP
 from idiolect.methods.fedavg import FedAvg
+from idiolect.methods.fedfomo import FedFomo
 from idiolect.methods.fedgate import FedGATE
 from idiolect.methods.fedprox import FedProx
 from idiolect.methods.ifca import IFCA
@@ -58,6 +59,7 @@ METHODS: tuple[type[Method], ...] = (
     PerFedAvg,
     FedAMP,
     HeurFedAMP,
+    FedFomo,
 )
 
 
