@@ -94,11 +94,11 @@ def test_fedamp_matches_its_transcription(engine, method, attend):
 
 
 def test_p34_attention_sums_to_one_keeps_consensus_and_the_sum_of_models():
-    simulation = Softmax(participation=1.0).simulate(FedAMP(width=0.5), "sequential").play(3)
+    simulation = Softmax(participation=1.0).simulate(FedAMP(width=5.0), "sequential").play(3)
     server = simulation.server
     w, u = vector(server.w), vector(FedAMP().down(server, torch.arange(5)).u)
     assert close(server.attention.sum(1), np.ones(5), 1e-12)
-    assert close(server.attention, by_distance(w, 1.0, 0.5))
+    assert close(server.attention, by_distance(w, 1.0, 5.0))
     assert close(u.sum(0), w.sum(0), 1e-12)
     assert not close(u, w, 1e-3)
     equal = np.tile(MODELS[0], (5, 1))
@@ -142,7 +142,7 @@ def test_p36_fixed_points_are_stationary_points_of_the_objective(share):
 
 def loss_of(simulation, client, weight):
     setting = simulation.engine.setting
-    rows = tree.row(setting.batches.all_rows(setting.federation.train, torch.tensor([client])), 0)
+    rows = tree.row(setting.batches.all_rows(setting.federation.train, torch.tensor([client]), 0), 0)
     params = setting.objective.initial_params()
     return setting.objective.loss({"weight": weight.reshape(params["weight"].shape)}, rows)
 

@@ -164,7 +164,7 @@ def test_p41_the_gain_of_a_near_model_is_minus_the_slope_towards_it():
     setting = problem.simulate(FedFomo(), "sequential").engine.setting
     like = setting.objective.initial_params()
     base, models = tree.unflatten(torch.tensor(own), like), tree.unflatten(torch.tensor(near[None]), like)
-    validation = tree.row(setting.batches.all_rows(problem.federation.validation, torch.tensor([1])), 0)
+    validation = tree.row(setting.batches.all_rows(problem.federation.validation, torch.tensor([1]), 0), 0)
     gain = float(gains_of(setting.objective, base, models, validation))
     slope = problem.gradient(own, rows) @ towards / np.linalg.norm(towards)
     assert gain == pytest.approx(-slope, abs=1e-5)

@@ -125,7 +125,8 @@ class Vectorised:
 
         def fetched(places: Tensor) -> tuple[ClientState, Message, Seat]:
             brief = method.brief(server, ids[places])
-            seat = self._seat(method, ids[places], torch.zeros_like(places), round_number, part)
+            none = torch.zeros_like(places)
+            seat = self._seat(method, ids[places], none, none, round_number, part)
             client, seat = self._as_one(self.setting.states(ids[places]), seat)
             return client, tree.row(brief, 0) if method.personal_brief and seat.is_alone else brief, seat
 
@@ -159,8 +160,8 @@ class Vectorised:
             down = exchange.down(server, part.ids)
             # First states are views of the server's parameters: one layout is enough to record.
             client = tree.map_tree(torch.Tensor.contiguous, setting.states(part.ids))
-            rows_seen = train if exchange.sees_all_rows else None
-            seat = self._seat(exchange, part.ids, part.steps, round_number, rows_seen)
+            seen = train if exchange.sees_all_rows else None
+            seat = self._seat(exchange, part.ids, part.steps, part.full_steps, round_number, seen)
             client, seat = self._as_one(client, seat)
             own_down = tree.row(down, 0) if exchange.personal_down and seat.is_alone else down
             chunk = Chunk(exchange, own_down, client, seat, staged, clock)
@@ -201,15 +202,21 @@ class Vectorised:
         return padded_width(batch_sizes, self.setting.batches.batch_size)
 
     def _seat(
-        self, viewer: Exchange | Method, ids: Tensor, steps: Tensor, round_number: int, data: Rows | None
+        self,
+        viewer: Exchange | Method,
+        ids: Tensor,
+        steps: Tensor,
+        full_steps: Tensor,
+        round_number: int,
+        data: Rows | None,
     ) -> Seat:
         setting, federation = self.setting, self.setting.federation
         rows, validation = (
-            () if part is None else setting.batches.all_rows(part, ids)
+            () if part is None else setting.batches.all_rows(part, ids, round_number)
             for part in (data, federation.validation if viewer.sees_validation_rows else None)
         )
         key = setting.client_key(ids, round_number)
-        return Seat(ids, federation.train.sizes[ids], steps, key, rows, validation)
+        return Seat(ids, federation.train.sizes[ids], steps, full_steps, key, rows, validation)
 
     def _as_one(self, client: ClientState, seat: Seat) -> tuple[ClientState, Seat]:
         """The only client of a stack without its axis: a stack of one would go through slower operations."""
@@ -254,7 +261,7 @@ class _Replies:
             self.ranks.append(ranks)
             return
         share = tree.weighted_sum(uploads, self.weights[ranks])
-        self.parts = [tree.add(self.parts[0], share) if self.parts else share]
+        self.parts = [tree.add_sums(self.parts[0], share) if self.parts else share]
 
     def total(self) -> Message | None:
         """What the server gets; None if no reply arrived."""
