@@ -15,8 +15,10 @@ from idiolect.methods.ditto import Ditto
 from idiolect.methods.drfa import DRFA
 from idiolect.methods.efl import EFL
 from idiolect.methods.fedala import FedALA
+from idiolect.methods.fedamp import FedAMP, HeurFedAMP
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.fedbabu import FedBABU
+from idiolect.methods.fedfomo import FedFomo
 from idiolect.methods.fedgate import FedGATE
 from idiolect.methods.fedpac import FedPAC
 from idiolect.methods.fedproto import FedProto
@@ -72,6 +74,9 @@ METHODS: tuple[type[Method], ...] = (
     FedALA,
     FedProto,
     FedPAC,
+    FedAMP,
+    HeurFedAMP,
+    FedFomo,
 )
 
 
