@@ -19,6 +19,8 @@ def is_transformed() -> bool:
 
 def gradient(function: Callable[[T], Tensor], at: T) -> T:
     """The gradient of a scalar function of a tree, as a tree of the same structure."""
+    if not pytree.tree_leaves(at):  # a part of a model may be empty
+        return at
     if is_transformed():
         return grad(function)(at)
     # Elsewhere plain autograd takes the same derivatives, in half the time where operations are small.

@@ -2,6 +2,7 @@
 
 import torch
 
+from idiolect.core.fixed import trained_params
 from idiolect.core.modules import tensors_of
 from idiolect.core.objective import Batch, Objective
 from idiolect.errors import UserError
@@ -36,7 +37,7 @@ def _refuse_side_effects(objective: Objective, batch: Batch) -> None:
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         noise = torch.get_rng_state()
         objective.rehearse(rows)
-        objective.predict(dict(objective.module.named_parameters()), rows.inputs)
+        objective.predict(trained_params(objective.module), rows.inputs)
         draws_noise = not torch.equal(noise, torch.get_rng_state())
         now = {**tensors_of(objective.module), **objective.statistics}
         changed = [

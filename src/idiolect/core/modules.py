@@ -10,13 +10,17 @@ from idiolect.errors import UserError
 
 
 class Modes:
-    """Puts a model into training or evaluation for a while, as its own `train` would."""
+    """Puts a model into training or evaluation for a while, as its own `train` would.
+
+    Normalisation that is fixed stays in evaluation: whoever trains a part of a model that was trained before
+    trains it beside the rest as it predicts.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         self._layers = list(module.modules())
         given = self._flags()
         module.train()
-        self._training = self._flags()
+        self._training = [layer.training and not is_fixed_normalisation(layer) for layer in self._layers]
         module.eval()
         self._evaluation = self._flags()
         self._put(given)
@@ -45,6 +49,13 @@ class Modes:
         # Past `nn.Module.__setattr__`, which takes much longer.
         for layer, flag in zip(self._layers, flags, strict=True):
             layer.__dict__["training"] = flag
+
+
+def is_fixed_normalisation(layer: nn.Module) -> bool:
+    """Whether it is a normalisation layer of whose parameters, if it has any, none is trained."""
+    own = list(layer.parameters(recurse=False))
+    is_fixed = bool(own) and not any(parameter.requires_grad for parameter in own)
+    return is_fixed and isinstance(layer, nn.modules.batchnorm._NormBase)
 
 
 def last_module(module: nn.Module) -> str:

@@ -10,6 +10,7 @@ from torch.func import functional_call
 
 from idiolect.core import rng, tree
 from idiolect.core.autodiff import gradient
+from idiolect.core.fixed import fixed_params, trained_params
 from idiolect.core.modules import (
     Modes,
     last_module,
@@ -66,6 +67,7 @@ class Objective:
     the statistics of the rows that count, and dropout draws noise. Everything else is said in evaluation:
     with the statistics that a model has kept, which are part of a predictor, or else are `statistics`.
 
+    w are the parameters that are trained; those that the module holds fixed are what they are in it.
     `clip`: the largest norm of a gradient, which is shortened to it; None: gradients are what they are.
     """
 
@@ -85,9 +87,11 @@ class Objective:
         self._by_pass: Mapping[int, Statistics] = {}
         self._frozen_by: FrozenBy = "batch"
         self._modes = Modes(module)
-        self._names = dict.fromkeys(name for name, _ in module.named_parameters())
         self._head = last_module(module)
-        self._further_names = names_of_tied_parameters(module)
+        self._names = dict.fromkeys(trained_params(module))
+        self._further_names = {
+            other: name for other, name in names_of_tied_parameters(module).items() if name in self._names
+        }
 
     def hearing(
         self,
@@ -110,7 +114,7 @@ class Objective:
         """A pass in training of the module with its own parameters: what was seen in it."""
         mode = self._training_mode(batch, None, self.statistics)
         with torch.no_grad(), self._modes.training(), mode:
-            self._outputs(dict(self.module.named_parameters()), batch.inputs, mode.buffers)
+            self._outputs(trained_params(self.module), batch.inputs, mode.buffers)
         return mode
 
     def examine(self, two: Batch, three: Batch) -> None:
@@ -125,15 +129,19 @@ class Objective:
         return next(self.module.parameters()).dtype
 
     def initial_params(self) -> Params:
-        """The module's own parameters, detached."""
-        return {name: p.detach().clone() for name, p in self.module.named_parameters()}
+        """The module's own parameters that are trained, detached."""
+        return {name: p.detach().clone() for name, p in trained_params(self.module).items()}
+
+    def fixed_params(self) -> Params:
+        """The module's own parameters that are not."""
+        return fixed_params(self.module)
 
     def initial_model(self) -> Params:
         """The same, and the statistics of its normalisation layers."""
         return {**self.initial_params(), **self.statistics}
 
     def predict(self, predictor: Predictor, inputs: Tensor) -> Tensor:
-        """The model's outputs for some rows; a predictor without all of the model's parameters is refused."""
+        """The model's outputs for some rows; a predictor without all that is trained is refused."""
         if isinstance(predictor, Mixture):
             return mixed(predictor, lambda member: self.predict(member, inputs))
         params, own = split_off(predictor, self.norms) if self.norms else (predictor, {})

@@ -22,7 +22,9 @@ from idiolect.core.task import Task
 from idiolect.data.federation import Federation, Rows
 from idiolect.data.preprocessing import Preprocessing
 from idiolect.errors import UserError, did_you_mean
+from idiolect.models import CATALOGUE as MODELS
 from idiolect.models import build_model
+from idiolect.models.preparation import without_preparation
 from idiolect.runs.config import RunConfig
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.lifecycle import reported_simulation
@@ -157,7 +159,8 @@ def export_client(
         "kind": kind,
         "method": config.method_name,
         "round": simulation.round,
-        "model": config.model,
+        # Its weights are in the file beside, adapters merged.
+        "model": without_preparation(config.model, MODELS.find(config.model["name"]))[0],
         "dtype": config.dtype,
         "members": len(model.module.members) if isinstance(model.module, MixedModel) else 0,
         "input_shape": list(row.shape[1:]),

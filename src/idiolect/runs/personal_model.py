@@ -14,6 +14,7 @@ from idiolect.core.task import Task
 from idiolect.core.tree import Params
 from idiolect.data.preprocessing import Preprocessing
 from idiolect.errors import UserError
+from idiolect.models import merge_adapters
 
 
 class MixedModel(nn.Module):
@@ -125,9 +126,10 @@ class PersonalModel:
 
 
 def _with_params(module: nn.Module, params: Params) -> nn.Module:
+    """A copy of the module with these parameters; what is fixed it has already, and adapters are merged."""
     own = copy.deepcopy(module)
     with torch.no_grad():
         tensors = tensors_of(own)
         for name, value in params.items():
             tensors[name].copy_(value)
-    return own
+    return merge_adapters(own)

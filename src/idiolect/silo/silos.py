@@ -142,6 +142,7 @@ class Silos:
             client_id=client_id,
             size=torch.tensor(1),
             steps=torch.tensor(1),
+            full_steps=torch.tensor(1),
             key=self.setting.client_key(client_id, round_number),
             clock=Clock(torch.tensor(round_number), torch.tensor(0), clock_steps),
             rows=rows,
