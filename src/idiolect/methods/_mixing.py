@@ -73,8 +73,9 @@ def sample(site: Site, share: float, batch_size: int) -> list[core.Batch]:
         place = torch.arange(start, start + batch_size)
         chosen = rng.permute(place % size, size, key)
         counts = (place < taken).to(rows.weights.dtype)
+        weights = counts / counts.sum().clamp_min(1)
         batches.append(
-            core.Batch(rows.inputs[chosen], rows.targets[chosen], counts / counts.sum().clamp_min(1))
+            rows._replace(inputs=rows.inputs[chosen], targets=rows.targets[chosen], weights=weights)
         )
     return batches
 
