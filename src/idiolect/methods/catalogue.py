@@ -17,6 +17,7 @@ from idiolect.methods.efl import EFL
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.fedbabu import FedBABU
 from idiolect.methods.fedgate import FedGATE
+from idiolect.methods.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from idiolect.methods.fedprox import FedProx
 from idiolect.methods.fedrep import FedRep
 from idiolect.methods.ifca import IFCA
@@ -64,6 +65,10 @@ METHODS: tuple[type[Method], ...] = (
     LGFedAvg,
     FedBN,
     SiloBN,
+    FedAvgM,
+    FedAdagrad,
+    FedAdam,
+    FedYogi,
 )
 
 
