@@ -124,7 +124,8 @@ class Vectorised:
 
         def fetched(places: Tensor) -> tuple[ClientState, Message, Seat]:
             brief = method.brief(server, ids[places])
-            seat = self._seat(ids[places], *[torch.zeros_like(places)] * 2, round_number, part)
+            none = torch.zeros_like(places)
+            seat = self._seat(ids[places], none, none, round_number, part)
             client, seat = self._as_one(self.setting.states(ids[places]), seat)
             return client, tree.row(brief, 0) if method.personal_brief and seat.is_alone else brief, seat
 
@@ -158,8 +159,8 @@ class Vectorised:
             down = exchange.down(server, part.ids)
             # First states are views of the server's parameters: one layout is enough to record.
             client = tree.map_tree(torch.Tensor.contiguous, setting.states(part.ids))
-            rows = train if exchange.sees_all_rows else None
-            seat = self._seat(part.ids, part.steps, part.full_steps, round_number, rows)
+            seen = train if exchange.sees_all_rows else None
+            seat = self._seat(part.ids, part.steps, part.full_steps, round_number, seen)
             client, seat = self._as_one(client, seat)
             own_down = tree.row(down, 0) if exchange.personal_down and seat.is_alone else down
             chunk = Chunk(exchange, own_down, client, seat, staged, clock)
