@@ -44,9 +44,10 @@ def interval_of(metric: Metric, task: Task, predictions: Tensor, batch: Batch) -
         return wilson(float(metric(task, predictions, batch)), rows)
 
     def of_resample(pick: Tensor) -> Tensor:
-        return metric(task, predictions[pick], Batch(*(field[pick] for field in batch)))
+        return metric(task, predictions[pick], Batch(*(field[pick] for field in fields)))
 
-    entries = rows * sum(tensor[0].numel() for tensor in (predictions, *batch))
+    fields = (batch.inputs, batch.targets, batch.weights)
+    entries = rows * sum(tensor[0].numel() for tensor in (predictions, *fields))
     return _bootstrap(of_resample, rows, max(1, _ENTRIES_AT_ONCE // entries))
 
 

@@ -22,7 +22,9 @@ from idiolect.core.task import Task
 from idiolect.data.federation import Federation, Rows
 from idiolect.data.preprocessing import Preprocessing
 from idiolect.errors import UserError, did_you_mean
+from idiolect.models import CATALOGUE as MODELS
 from idiolect.models import build_model
+from idiolect.models.preparation import without_preparation
 from idiolect.runs.config import RunConfig
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.lifecycle import reported_simulation
@@ -94,7 +96,7 @@ def client_number(client: str, names: tuple[str, ...]) -> int:
 def chosen_predictor(simulation: Simulation, client: str | None, kind: str | None) -> tuple[str, Predictor]:
     """A client's model of some kind, by default the one that the method is judged by; and the kind.
 
-    The model of the kind global is everybody's, and needs no client.
+    The model of the kind global is everybody's, and needs no client, unless clients keep statistics.
     """
     number = None if client is None else client_number(client, simulation.federation.names)
     kinds = simulation.method.kinds
@@ -102,7 +104,9 @@ def chosen_predictor(simulation: Simulation, client: str | None, kind: str | Non
     if kind not in kinds:
         known = ", ".join(kinds)
         raise UserError(f"kind={kind} is not possible: the models of {simulation.method.name} are {known}")
-    if kind == "global":  # where clients' states are at silos, it is there nevertheless
+    if (
+        kind == "global" and simulation.method.has_global_model
+    ):  # where clients' states are at silos, it is there nevertheless
         return kind, simulation.global_model()
     if number is None:
         raise UserError(f"--client is missing: every client has its own model of the kind {kind}")
@@ -155,7 +159,8 @@ def export_client(
         "kind": kind,
         "method": config.method_name,
         "round": simulation.round,
-        "model": config.model,
+        # Its weights are in the file beside, adapters merged.
+        "model": without_preparation(config.model, MODELS.find(config.model["name"]))[0],
         "dtype": config.dtype,
         "members": len(model.module.members) if isinstance(model.module, MixedModel) else 0,
         "input_shape": list(row.shape[1:]),

@@ -8,11 +8,13 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from idiolect.core.modules import tensors_of
 from idiolect.core.objective import Mixture, Predictor
 from idiolect.core.task import Task
 from idiolect.core.tree import Params
 from idiolect.data.preprocessing import Preprocessing
 from idiolect.errors import UserError
+from idiolect.models import merge_adapters
 
 
 class MixedModel(nn.Module):
@@ -124,8 +126,10 @@ class PersonalModel:
 
 
 def _with_params(module: nn.Module, params: Params) -> nn.Module:
+    """A copy of the module with these parameters; what is fixed it has already, and adapters are merged."""
     own = copy.deepcopy(module)
     with torch.no_grad():
-        for name, parameter in own.named_parameters():
-            parameter.copy_(params[name])
-    return own
+        tensors = tensors_of(own)
+        for name, value in params.items():
+            tensors[name].copy_(value)
+    return merge_adapters(own)

@@ -129,7 +129,8 @@ def _override(argument: str) -> Settings:
         raise UserError(f"{argument!r} is not a setting: it must look like rounds=50 or method.mixing=0.5")
     if not text:
         raise UserError(f"{argument!r} has no value: give it as {key}=VALUE (null for none)")
-    if re.fullmatch(r"[?,;|.:/+*#-]+", text):  # a mark, such as "?" for missing values or "|" between columns
+    # A mark, such as "?" for missing values or "|" between columns; or a pattern, such as "*.bias".
+    if re.fullmatch(r"[?,;|.:/+*#-]+", text) or text.startswith("*"):
         return normalise({key: text})
     try:
         value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]), resolve=True)["value"]  # type: ignore[index, call-overload]

@@ -75,7 +75,7 @@ def drawn(site: Site, count: int, tag: int) -> core.Batch:
     rows, size, place = site.all_rows, site.size.clamp_min(1), torch.arange(count)
     chosen = rng.permute(place % size, size, rng.fold(site.key, tag))
     weights = (place < size).to(rows.weights.dtype) / torch.minimum(size, torch.tensor(count))
-    return core.Batch(rows.inputs[chosen], rows.targets[chosen], weights)
+    return rows._replace(inputs=rows.inputs[chosen], targets=rows.targets[chosen], weights=weights)
 
 
 def gradient_variance(
@@ -110,7 +110,8 @@ def row_variance(
         weights = rows.weights[part::PARTS]
         share = weights.sum()  # b_k / n; zero where there are fewer rows than parts
         scaled = weights / torch.where(share > 0, share, 1)
-        found = gradient(core.Batch(rows.inputs[part::PARTS], rows.targets[part::PARTS], scaled))
+        inputs, targets = rows.inputs[part::PARTS], rows.targets[part::PARTS]
+        found = gradient(rows._replace(inputs=inputs, targets=targets, weights=scaled))
         if mean is None:
             mean, seen = found, share
             continue
