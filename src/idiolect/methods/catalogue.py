@@ -20,6 +20,7 @@ from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.fedbabu import FedBABU
 from idiolect.methods.fedfomo import FedFomo
 from idiolect.methods.fedgate import FedGATE
+from idiolect.methods.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from idiolect.methods.fedpac import FedPAC
 from idiolect.methods.fedproto import FedProto
 from idiolect.methods.fedprox import FedProx
@@ -70,6 +71,10 @@ METHODS: tuple[type[Method], ...] = (
     LGFedAvg,
     FedBN,
     SiloBN,
+    FedAvgM,
+    FedAdagrad,
+    FedAdam,
+    FedYogi,
     FedRoD,
     FedALA,
     FedProto,
