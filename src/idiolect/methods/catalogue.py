@@ -22,6 +22,7 @@ from idiolect.methods.fedgate import FedGATE
 from idiolect.methods.fedprox import FedProx
 from idiolect.methods.fedrep import FedRep
 from idiolect.methods.ifca import IFCA
+from idiolect.methods.knn_per import KNNPer
 from idiolect.methods.local import Local
 from idiolect.methods.local_sgd import LocalSGD
 from idiolect.methods.minibatch_sgd import MiniBatchSGD
@@ -69,6 +70,7 @@ METHODS: tuple[type[Method], ...] = (
     FedAMP,
     HeurFedAMP,
     FedFomo,
+    KNNPer,
 )
 
 
