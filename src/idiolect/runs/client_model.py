@@ -17,6 +17,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from idiolect.core.neighbours import Store
 from idiolect.core.objective import Predictor, in_precision
 from idiolect.core.task import Task
 from idiolect.data.federation import Federation, Rows
@@ -29,7 +30,7 @@ from idiolect.runs.config import RunConfig
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.lifecycle import reported_simulation
 from idiolect.runs.model_card import card_of
-from idiolect.runs.personal_model import MixedModel, PersonalModel, as_module, require_finite
+from idiolect.runs.personal_model import MixedModel, NeighbourModel, PersonalModel, as_module, require_finite
 from idiolect.runs.run_summary import thresholds_of
 from idiolect.simulation import Simulation
 from idiolect.store.files import new_folder, read_json, read_tensors, write_bytes, write_json, write_tensors
@@ -122,9 +123,9 @@ def personal_model(
     """A client's model with what is needed to use it; and its kind."""
     kind, predictor = chosen_predictor(simulation, client, kind)
     whose = "everybody" if client is None else f"client {client!r}"
-    module = as_module(predictor, simulation.engine.setting.objective.module, whose)
     federation = simulation.federation
     task = deciding_task(federation.task, kind, thresholds or {})
+    module = as_module(predictor, simulation.engine.setting.objective.module, task, whose)
     return kind, PersonalModel(module, task, federation.class_names, federation.preprocessing)
 
 
@@ -163,6 +164,7 @@ def export_client(
         "model": without_preparation(config.model, MODELS.find(config.model["name"]))[0],
         "dtype": config.dtype,
         "members": len(model.module.members) if isinstance(model.module, MixedModel) else 0,
+        "stored_rows": isinstance(model.module, NeighbourModel),
         "input_shape": list(row.shape[1:]),
         # Characters are codes: the model's table of embeddings has a row for each.
         "codes": None if row.is_floating_point() else int(federation.inputs.max()) + 1,
@@ -192,10 +194,13 @@ def load_model(path: str | Path) -> PersonalModel:
     if card["members"]:
         members = [copy.deepcopy(module) for _ in range(card["members"])]
         module = MixedModel(members, torch.zeros(card["members"]))
-    module = in_precision(module, getattr(torch, card["dtype"]))
+    tensors = read_tensors(folder / "model.safetensors")
     try:
-        module.load_state_dict(read_tensors(folder / "model.safetensors"))
-    except RuntimeError as error:
+        if card.get("stored_rows"):
+            module = NeighbourModel(module, Store(*(tensors[name] for name in Store._fields)), task)
+        module = in_precision(module, getattr(torch, card["dtype"]))
+        module.load_state_dict(tensors)
+    except (RuntimeError, KeyError) as error:
         raise UserError(f"{str(path)!r} is damaged: its parameters do not fit its model.json") from error
     require_finite(module, repr(str(path)))
     fitted = card["preprocessing"]
