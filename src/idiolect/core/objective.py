@@ -22,7 +22,7 @@ from idiolect.core.neighbours import Neighbours, answer
 from idiolect.core.normalisation import Moments, Statistics, names_of, norm_layers, split_off, statistics_of
 from idiolect.core.parts import require_names
 from idiolect.core.task import Task
-from idiolect.core.training_mode import TrainingMode, found_row_axes
+from idiolect.core.training_mode import FrozenBy, TrainingMode, found_row_axes
 from idiolect.core.tree import Params
 from idiolect.errors import UserError
 
@@ -86,6 +86,7 @@ class Objective:
         self._row_axes: tuple[int | None, ...] | None = None
         self._heard: Heard | None = None
         self._by_pass: Mapping[int, Statistics] = {}
+        self._frozen_by: FrozenBy = "batch"
         self._modes = Modes(module)
         self._names = dict.fromkeys(trained_params(module))
         self._further_names = {
@@ -97,13 +98,16 @@ class Objective:
         statistics: Statistics,
         heard: Heard | None = None,
         by_pass: Mapping[int, Statistics] | None = None,
+        frozen_by: FrozenBy = "batch",
     ) -> Self:
         """The same with other statistics; what layers see in its training passes is put on a list.
 
-        `by_pass` are those of single passes by their number, where these have others.
+        by_pass: those of single passes by their number, where these have others
+        frozen_by: what fixed layers normalise with: the batch, or, where training is over, what was kept
         """
         other = copy.copy(self)
         other.statistics, other._heard, other._by_pass = statistics, heard, by_pass or {}
+        other._frozen_by = frozen_by
         return other
 
     def rehearse(self, batch: Batch) -> TrainingMode:
@@ -244,6 +248,7 @@ class Objective:
             batch.weights,
             batch.key,
             frozen=names_of(self.norms, fixed or {}),
+            frozen_by=self._frozen_by,
             row_axes=self._row_axes,
             mixes_rows=mixes_rows,
         )

@@ -33,6 +33,7 @@ from idiolect.core.neighbours import Neighbours
 from idiolect.core.newcomer import Newcomer
 from idiolect.core.normalisation import Moments, NormLayer, Statistics, cumulated, split_off, updated
 from idiolect.core.objective import Batch, Mixture, Objective, Predictor, members_of
+from idiolect.core.training_mode import FrozenBy
 from idiolect.core.transport import Transport
 from idiolect.core.tree import Params
 from idiolect.errors import UserError
@@ -90,6 +91,7 @@ class Carrying:
     variant: Variant
     passes: tuple[int, ...]  # each with statistics of its own
     shared: int  # the place among them of the shared model's
+    frozen_by: FrozenBy  # what layers that a method holds fixed normalise with
 
     def kept(self, passes: Mapping[PredictorKind, int], kind: PredictorKind) -> int:
         """The place of a kind's statistics."""
@@ -141,7 +143,10 @@ class WithStatistics(MethodAround):
         """What is carried."""
         passes = tuple(sorted({self.passes.get(kind, 0) for kind in self.kinds}))
         shared = self.passes.get("global", 0)
-        return Carrying(self.layers, self.variant, passes, passes.index(shared) if shared in passes else 0)
+        place = passes.index(shared) if shared in passes else 0
+        # Newcomers train when training is over; where clients keep statistics, theirs are still to be found.
+        is_over = isinstance(innermost_method(self.method), Newcomer) and self.variant != "silo"
+        return Carrying(self.layers, self.variant, passes, place, "kept" if is_over else "batch")
 
     def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
         """The first statistics are the model's own, which come with its parameters."""
@@ -172,7 +177,7 @@ class WithStatistics(MethodAround):
 
     def adapt(self, client: Client, brief: Brief, site: Site) -> Client:
         """As the method says, with the statistics that it predicts with."""
-        there = _at(site, brief.statistics or client.statistics[self.carrying.shared])
+        there = _at(site, brief.statistics or client.statistics[self.carrying.shared], "kept")
         return client._replace(inner=self.method.adapt(client.inner, brief.inner, there))
 
     def predictors(self, client: Client, brief: Brief) -> Predictors:
@@ -249,7 +254,8 @@ class StatisticsExchange(ExchangeAround):
         """Each pass moves its statistics."""
         heard: list[list[Moments]] = []
         by_pass = dict(zip(self.carrying.passes, work.statistics, strict=True))
-        objective = site.objective.hearing(work.statistics[self.carrying.shared], heard, by_pass)
+        shared = work.statistics[self.carrying.shared]
+        objective = site.objective.hearing(shared, heard, by_pass, self.carrying.frozen_by)
         there = replace(site, objective=objective)
         inner = self.inner.step(work.inner, client.inner, down.inner, batches, there)
         moved = tuple(
@@ -301,9 +307,9 @@ def _sums_uploads(exchange: Exchange) -> bool:
     return exchange.local_steps != 0 and type(exchange).weights is not Exchange.weights
 
 
-def _at(site: Site, statistics: Statistics) -> Site:
+def _at(site: Site, statistics: Statistics, frozen_by: FrozenBy = "batch") -> Site:
     """The site with a model that has some statistics."""
-    return replace(site, objective=site.objective.hearing(statistics))
+    return replace(site, objective=site.objective.hearing(statistics, frozen_by=frozen_by))
 
 
 def _joined(predictor: Predictor, own: Statistics, shared: Statistics) -> Predictor:
