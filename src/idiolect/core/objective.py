@@ -10,6 +10,7 @@ from torch.func import functional_call
 from idiolect.core import rng, tree
 from idiolect.core.autodiff import gradient
 from idiolect.core.fixed import fixed_params, trained_params
+from idiolect.core.inputs import Inputs, as_arguments, shown_shapes
 from idiolect.core.parts import require_names
 from idiolect.core.task import Task
 from idiolect.core.tree import Params
@@ -19,7 +20,7 @@ from idiolect.errors import UserError
 class Batch(NamedTuple):
     """Rows of one client. The weights sum to one; rows that only pad have weight zero."""
 
-    inputs: Tensor
+    inputs: Inputs
     targets: Tensor
     weights: Tensor
 
@@ -80,7 +81,7 @@ class Objective:
         """The module's own parameters that are not."""
         return fixed_params(self.module)
 
-    def predict(self, predictor: Predictor, inputs: Tensor) -> Tensor:
+    def predict(self, predictor: Predictor, inputs: Inputs) -> Tensor:
         """The model's outputs for some rows; a predictor without all that is trained is refused."""
         if isinstance(predictor, Mixture):
             outputs = [
@@ -92,8 +93,9 @@ class Objective:
         if predictor.keys() != self._names.keys():
             require_names(predictor, self._names, f"a predictor of the model {type(self.module).__name__}")
         tied = {other: predictor[name] for other, name in self._further_names.items()}
+        state, (arguments, keywords) = {**predictor, **tied}, as_arguments(inputs)
         return torch.as_tensor(
-            functional_call(self.module, {**predictor, **tied}, (inputs,), tie_weights=False)
+            functional_call(self.module, state, arguments, keywords, tie_weights=False)
         )
 
     def data_loss(self, predictor: Predictor, batch: Batch) -> Tensor:
@@ -109,7 +111,7 @@ class Objective:
         """f(params; batch)."""
         return self.data_loss(params, batch) + self.penalty(params)
 
-    def features(self, params: Params, inputs: Tensor) -> Tensor:
+    def features(self, params: Params, inputs: Inputs) -> Tensor:
         """What enters the head, the last module that owns parameters: [rows, ...]."""
         return self._look(params, inputs).features
 
@@ -146,7 +148,7 @@ class Objective:
             slopes = tree.map_tree(lambda g, w: g + self.weight_decay * w, slopes, params)
         return slopes if self.clip is None else _shortened(slopes, self.clip)
 
-    def _look(self, params: Params, inputs: Tensor) -> Pass:
+    def _look(self, params: Params, inputs: Inputs) -> Pass:
         """The outputs, and what the head was given on the way."""
         seen: list[Tensor] = []
         hook = self.module.get_submodule(self._head).register_forward_pre_hook(
@@ -254,12 +256,12 @@ def refuse_unfit_model(objective: Objective, rows: Batch) -> None:
     except UserError:
         raise
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
-        shapes = f"inputs {tuple(rows.inputs.shape)} and targets {tuple(rows.targets.shape)}"
+        shapes = f"inputs {shown_shapes(rows.inputs)} and targets {tuple(rows.targets.shape)}"
         reason = str(error).strip().split("\n")[0]
         raise UserError(f"the model {kind} cannot be trained on {shapes}: {reason}") from error
 
 
-def _refuse_side_effects(module: nn.Module, inputs: Tensor) -> None:
+def _refuse_side_effects(module: nn.Module, inputs: Inputs) -> None:
     """Refuse a model whose forward pass on some rows draws noise, or changes these rows or itself.
 
     Two models that see one batch would see different rows, and what a client computes would depend on who
@@ -270,10 +272,11 @@ def _refuse_side_effects(module: nn.Module, inputs: Tensor) -> None:
     kept = {name: value.detach().clone() for name, value in own.items()}
     # By versions, which count writes: what is written may by chance be what was there.
     versions = {name: value._version for name, value in own.items()}
-    rows = inputs.clone()
+    rows = tree.map_tree(torch.clone, inputs)
+    arguments, keywords = as_arguments(rows)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         noise = torch.get_rng_state()
-        module(rows)
+        module(*arguments, **keywords)
         draws_noise = not torch.equal(noise, torch.get_rng_state())
         changed = [
             name
@@ -292,7 +295,7 @@ def _refuse_side_effects(module: nn.Module, inputs: Tensor) -> None:
             f"the model {kind} draws noise in the forward pass, which no seed of a run controls; "
             "set its dropout to 0, or use weight_decay instead"
         )
-    if rows._version > 0:
+    if any(leaf._version > 0 for leaf in tree.leaves(rows)):
         raise UserError(
             f"the model {kind} changes its inputs in the forward pass, so a second model would see others; "
             "let its first operation make a new tensor (inplace=False)"

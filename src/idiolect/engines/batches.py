@@ -9,7 +9,7 @@ before it has seen them all.
 import torch
 from torch import Tensor
 
-from idiolect.core import rng
+from idiolect.core import rng, tree
 from idiolect.core.exchange import Epochs
 from idiolect.core.objective import Batch
 from idiolect.data.federation import Federation, Rows
@@ -25,7 +25,7 @@ class Batches:
         self, federation: Federation, seed: int, batch_size: int | None, dtype: torch.dtype | None = None
     ) -> None:
         self.federation = federation
-        self.dtype = dtype or federation.inputs.dtype
+        self.dtype = dtype or tree.leaves(federation.inputs)[0].dtype
         self.seed = seed
         self.batch_size = batch_size
         sizes = federation.train.sizes
@@ -62,7 +62,8 @@ class Batches:
 
     def gather(self, rows: Tensor, weights: Tensor) -> Batch:
         """The rows themselves."""
-        return Batch(_take(self.federation.inputs, rows), _take(self.federation.targets, rows), weights)
+        inputs = tree.map_tree(lambda leaf: _take(leaf, rows), self.federation.inputs)
+        return Batch(inputs, _take(self.federation.targets, rows), weights)
 
     def all_rows(self, part: Rows, ids: Tensor) -> Batch:
         """All rows of each client in one part of the federation, padded to the largest of these clients."""

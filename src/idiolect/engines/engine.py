@@ -10,6 +10,7 @@ from torch.func import vmap
 from idiolect.core import rng, tree
 from idiolect.core.cohort import Cohort, Population
 from idiolect.core.exchange import ClientState, Exchange, Message, ServerState, Site
+from idiolect.core.inputs import row_count
 from idiolect.core.method import Method
 from idiolect.core.objective import Objective, refuse_unfit_model
 from idiolect.core.transport import Bits, Transport
@@ -73,7 +74,7 @@ class Setting:
         # torch warns of operations that it does for one model after the other: no concern of a user's.
         torch._C._functorch._set_vmap_fallback_warning_enabled(False)  # type: ignore[attr-defined]
         for count in {1, 2} if (self.batches.batch_sizes == 1).any() else {2}:
-            rows = torch.arange(count) % len(federation.inputs)
+            rows = torch.arange(count) % row_count(federation.inputs)
             weights = torch.full((count,), 1 / count, dtype=objective.dtype)
             refuse_unfit_model(objective, self.batches.gather(rows, weights))
         self.round_steps = round_steps

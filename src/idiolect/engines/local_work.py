@@ -117,13 +117,16 @@ class LocalWork:
         fixed, fixed_structure = pytree.tree_flatten(
             (chunk.client, chunk.down, chunk.seat, chunk.clock.round)
         )
-        plain = self._plain_step(chunk, work_structure, fixed_structure)
         taken: Steps | None = None
         checked = None if self._compiler is None else self._checked_step(chunk, steps)
         for step, calls in zip(steps, rows.split(per_step), strict=True):
-            drawn = [leaf for call in calls for leaf in self._laid_out(batches.gather(call, weights))]
+            drawn, drawn_structure = pytree.tree_flatten(
+                tuple(self._laid_out(batches.gather(call, weights)) for call in calls)
+            )
             arguments = Arguments(changing, fixed, drawn, torch.tensor(step))
-            taken = taken or self._compiled(chunk, plain, arguments)
+            if taken is None:
+                plain = self._plain_step(chunk, work_structure, fixed_structure, drawn_structure)
+                taken = self._compiled(chunk, plain, arguments)
             changing = taken.take(arguments, is_checked=step == checked)
         return pytree.tree_unflatten(changing, work_structure)
 
@@ -144,7 +147,9 @@ class LocalWork:
             else None
         )
 
-    def _plain_step(self, chunk: Chunk, work_structure: Any, fixed_structure: Any) -> Step:
+    def _plain_step(
+        self, chunk: Chunk, work_structure: Any, fixed_structure: Any, drawn_structure: Any
+    ) -> Step:
         """The step of a stack of clients, or of one client alone, as a function of flat arguments."""
         exchange, local_steps, objective = chunk.exchange, chunk.clock.local_steps, self.objective
 
@@ -166,8 +171,7 @@ class LocalWork:
         def flat_step(arguments: Arguments) -> list[Tensor]:
             work = pytree.tree_unflatten(arguments.changing, work_structure)
             client, down, seat, round_number = pytree.tree_unflatten(arguments.fixed, fixed_structure)
-            rows, each = arguments.drawn, len(Batch._fields)
-            batches = tuple(Batch(*rows[start : start + each]) for start in range(0, len(rows), each))
+            batches = pytree.tree_unflatten(arguments.drawn, drawn_structure)
             moved = stacked(work, client, down, batches, seat, round_number, arguments.step)
             return tree.leaves(moved, like=work)
 
