@@ -1,4 +1,4 @@
-"""Models of all kinds on both engines against what everybody would write: torch modules, SGD, a loop, a mean."""
+"""Models of all kinds on both engines against what everybody would write: modules, SGD, a loop, a mean."""
 
 import copy
 from collections.abc import Callable

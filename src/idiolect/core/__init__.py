@@ -21,7 +21,7 @@ from idiolect.core.exchange import (
 from idiolect.core.hyper import STRICT, hyper
 from idiolect.core.messages import LocalModel, Nothing, SharedModel
 from idiolect.core.method import Method, PredictorKind, Predictors
-from idiolect.core.newcomer import FineTuning, Newcomer, TrainedNewcomer
+from idiolect.core.newcomer import AdaptedNewcomer, FineTuning, Newcomer, TrainedNewcomer
 from idiolect.core.objective import Batch, Mixture, Objective, Pass, Predictor
 from idiolect.core.observed import StepAverage
 from idiolect.core.optimizer import Optimizer
@@ -35,6 +35,7 @@ from idiolect.core.tree import Params
 
 __all__ = [
     "STRICT",
+    "AdaptedNewcomer",
     "Batch",
     "Batches",
     "ClientState",

@@ -14,6 +14,8 @@ T = TypeVar("T")
 
 def gradient(function: Callable[[T], Tensor], at: T) -> T:
     """The gradient of a scalar function of a tree, as a tree of the same structure."""
+    if not pytree.tree_leaves(at):  # a part of a model may be empty
+        return at
     if peek_interpreter_stack() is not None:  # inside vmap, another gradient, or a recording
         return grad(function)(at)
     # Elsewhere plain autograd takes the same derivatives, in half the time where operations are small.

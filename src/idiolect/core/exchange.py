@@ -45,6 +45,7 @@ class Site:
     client_id: Tensor  # which of the population it is
     size: Tensor  # its training rows
     steps: Tensor  # local steps that it will complete in this exchange
+    full_steps: Tensor  # local steps that it would take if it completed all of its work
     key: Tensor  # randomness of its own: a key of (seed, client, round)
     clock: Clock
     rows: Batch | None = None  # all training rows, for exchanges that say `sees_all_rows`

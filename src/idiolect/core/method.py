@@ -14,7 +14,7 @@ machines, and what that costs, is no concern of a method (`idiolect.core.transpo
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
@@ -46,6 +46,9 @@ class Method(ABC):
     gradients_per_step: ClassVar[int] = 1  # that a client takes with the default hyper-parameters
     adapts: ClassVar[bool] = False  # whether a client trains on the server's latest model to predict with it
     personal_brief: ClassVar[bool] = False  # whether each client gets a brief of its own
+    # Which of a step's training passes is at the model of a kind, whose normalisation layers then have the
+    # statistics of that pass: {"personal": 1}; -1 is the last. Kinds that are not named: the first.
+    passes: ClassVar[Mapping[PredictorKind, int]] = {}
     part_choices: ClassVar[tuple[str, ...]] = ()  # hyper-parameters that choose a part of the model
 
     def for_model(self, module: nn.Module) -> Self:

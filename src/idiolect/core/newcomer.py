@@ -46,6 +46,17 @@ class Newcomer(MethodOfAnother, ABC):
         return self.method.predictors(client, brief)
 
 
+@dataclass(frozen=True, config=STRICT)
+class AdaptedNewcomer(Newcomer):
+    """Newcomers of a method that adapts, which is all that they need: there is no exchange with them."""
+
+    method: Method
+
+    def exchanges(self, server: ServerState) -> tuple[()]:
+        """None."""
+        return ()
+
+
 class TrainedNewcomer(Newcomer, Exchange, ABC):
     """Newcomers that train on their own rows; here from their first state, with the message of a round."""
 

@@ -39,10 +39,11 @@ def from_arrays(
 ) -> Federation:
     """A federation from one array of inputs and one of targets for each client.
 
-    Inputs are [rows, ...], real, and left as they are; for a model of several inputs they are a dict or a tuple
-    of arrays for each client, in which codes stay whole numbers and masks stay masks. Targets [rows] or [rows, outputs] are read as
-    `encode_targets` does. Where test arrays are given, `fractions` splits the rest and its test share
-    must be 0 (default 80 % training, 20 % validation). `class_weights`: see `with_class_weights`.
+    Inputs are [rows, ...], real, and left as they are. For a model of several inputs they are a dict or a
+    tuple of arrays for each client, in which codes stay whole numbers and masks stay masks. Targets [rows] or
+    [rows, outputs] are read as `encode_targets` does. Where test arrays are given, `fractions` splits the
+    rest and its test share must be 0 (default 80 % training, 20 % validation). `class_weights`: see
+    `with_class_weights`.
 
     >>> import numpy as np
     >>> x = [np.random.default_rng(i).normal(size=(10, 3)) for i in range(2)]
@@ -99,7 +100,8 @@ def from_datasets(
 ) -> Federation:
     """A federation from one torch data set of (input, target) pairs for each client.
 
-    An input may be a dict or a tuple of several. Every item is read once; the options are those of `from_arrays`.
+    An input may be a dict or a tuple of several. Every item is read once; the options are those of
+    `from_arrays`.
     """
     if isinstance(datasets, Mapping):
         options.setdefault("names", list(datasets))

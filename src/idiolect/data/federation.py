@@ -39,7 +39,9 @@ class Rows:
 class Federation:
     """Names, rows and task of a group of clients whose data lie in flat tensors."""
 
-    inputs: Inputs  # [rows, ...]: real features, or integer codes (characters); or several by name or in order
+    inputs: (
+        Inputs  # [rows, ...]: real features, or integer codes (characters); or several by name or in order
+    )
     targets: Tensor  # [rows] int64 classes, or [rows, outputs] real
     task: Task
     names: tuple[str, ...]

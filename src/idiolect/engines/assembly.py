@@ -15,6 +15,7 @@ from idiolect.core.method import Method
 from idiolect.core.objective import Objective, in_precision, seeded_module
 from idiolect.core.observed import observed
 from idiolect.core.parts import PartRule, Patterns
+from idiolect.core.statistics import Variant, with_statistics
 from idiolect.data.federation import Federation
 from idiolect.engines.compiler.passes import PASSES
 from idiolect.engines.engine import LocalEngine, Setting
@@ -65,18 +66,22 @@ def set_up(
     clip: float | None = None,
     store: Store | None = None,
     round_steps: int | None = None,
+    statistics: Variant | None = None,
     train: PartRule | Patterns | None = None,
 ) -> Setting:
     """The method with its own codec and what it declares to observe, model and data in one precision.
 
+    statistics: what becomes of the statistics of normalisation layers; None: what suits the method.
     train: the part of the model that is trained; None: all that the model does not hold fixed itself.
     """
     federation = federation.to(dtype)
     module = in_precision(model, dtype) if isinstance(model, nn.Module) else seeded_module(model, seed, dtype)
     module = module if train is None else training_only(module, train)
+    objective = Objective(module, federation.task, weight_decay, clip)
+    method = observed(with_own_codec(method.for_model(module)))
     return Setting(
-        observed(with_own_codec(method.for_model(module))),
-        Objective(module, federation.task, weight_decay, clip),
+        with_statistics(method, objective, statistics),
+        objective,
         federation,
         store or MemoryStore(len(federation)),
         seed=seed,

@@ -32,6 +32,7 @@ class Seat(NamedTuple):
     client_id: Tensor
     size: Tensor
     steps: Tensor
+    full_steps: Tensor
     key: Tensor
     rows: Batch | tuple[()]
 
@@ -43,7 +44,7 @@ class Seat(NamedTuple):
     def site(self, objective: Objective, clock: Clock) -> Site:
         """Where the client half of a method runs."""
         rows = self.rows if isinstance(self.rows, Batch) else None
-        return Site(objective, self.client_id, self.size, self.steps, self.key, clock, rows)
+        return Site(objective, self.client_id, self.size, self.steps, self.full_steps, self.key, clock, rows)
 
 
 class Chunk(NamedTuple):
@@ -117,11 +118,17 @@ class LocalWork:
         fixed, fixed_structure = pytree.tree_flatten(
             (chunk.client, chunk.down, chunk.seat, chunk.clock.round)
         )
+        first_call, ids = steps.start * per_step, chunk.seat.client_id
+        numbers = torch.arange(first_call, first_call + len(rows)).reshape(-1, *[1] * ids.ndim)
+        keys = batches.keys(ids, int(chunk.clock.round), numbers)
         taken: Steps | None = None
         checked = None if self._compiler is None else self._checked_step(chunk, steps)
-        for step, calls in zip(steps, rows.split(per_step), strict=True):
+        for place, step in enumerate(steps):
             drawn, drawn_structure = pytree.tree_flatten(
-                tuple(self._laid_out(batches.gather(call, weights)) for call in calls)
+                tuple(
+                    self._laid_out(batches.gather(rows[call], weights, tree.row(keys, call)))
+                    for call in range(place * per_step, (place + 1) * per_step)
+                )
             )
             arguments = Arguments(changing, fixed, drawn, torch.tensor(step))
             if taken is None:

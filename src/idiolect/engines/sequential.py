@@ -60,14 +60,15 @@ class Sequential:
         calls = torch.arange(int(one.steps) * exchange.batches_per_step)
         width = int(batches.batch_sizes[one.ids])
         draws = batches.draw(one.ids, round_number, calls, width)
-        weights = batches.weights(one.ids, width)
+        weights, keys = batches.weights(one.ids, width), batches.keys(one.ids, round_number, calls)
         work = exchange.begin(client, down, site(0))
         for step in range(int(one.steps)):
             first = step * exchange.batches_per_step
-            drawn = draws[first : first + exchange.batches_per_step]
-            work = exchange.step(
-                work, client, down, tuple(batches.gather(rows, weights[0]) for rows in drawn), site(step)
+            drawn = tuple(
+                batches.gather(draws[call], weights[0], tree.row(keys, call))
+                for call in range(first, first + exchange.batches_per_step)
             )
+            work = exchange.step(work, client, down, drawn, site(step))
         return exchange.finish(work, client, down, site(int(one.steps)))
 
     def survey(self, look: Look, server: ServerState, part: Rows, ids: Tensor, round_number: int) -> Any:
@@ -87,16 +88,17 @@ class Sequential:
             client_id=client_id,
             size=self.setting.federation.train.sizes[client_id],
             steps=torch.tensor(0),
+            full_steps=torch.tensor(0),
             key=self.setting.client_key(client_id, round_number),
             clock=Clock(torch.tensor(round_number), torch.tensor(0), 0),
-            rows=tree.row(self.setting.batches.all_rows(part, client_id[None]), 0),
+            rows=tree.row(self.setting.batches.all_rows(part, client_id[None], round_number), 0),
         )
 
     def _site(self, exchange: Exchange, one: Cohort, round_number: int) -> Callable[[int], Site]:
         setting, train = self.setting, self.setting.federation.train
         rows = None
         if exchange.sees_all_rows:
-            rows = tree.row(setting.batches.all_rows(train, one.ids), 0)
+            rows = tree.row(setting.batches.all_rows(train, one.ids, round_number), 0)
 
         def at(step: int) -> Site:
             return Site(
@@ -104,6 +106,7 @@ class Sequential:
                 client_id=one.ids[0],
                 size=train.sizes[one.ids[0]],
                 steps=one.steps[0],
+                full_steps=one.full_steps[0],
                 key=setting.client_key(one.ids[0], round_number),
                 clock=Clock(torch.tensor(round_number), torch.tensor(step), setting.clock_steps(exchange)),
                 rows=rows,

@@ -128,7 +128,8 @@ class Vectorised:
 
         def fetched(places: Tensor) -> tuple[ClientState, Message, Seat]:
             brief = method.brief(server, ids[places])
-            seat = self._seat(ids[places], torch.zeros_like(places), round_number, part)
+            no_steps = torch.zeros_like(places)
+            seat = self._seat(ids[places], no_steps, no_steps, round_number, part)
             client, seat = self._as_one(self.setting.states(ids[places]), seat)
             return client, tree.row(brief, 0) if method.personal_brief and seat.is_alone else brief, seat
 
@@ -162,7 +163,8 @@ class Vectorised:
             down = exchange.down(server, part.ids)
             # First states are views of the server's parameters: one layout is enough to record.
             client = tree.map_tree(torch.Tensor.contiguous, setting.states(part.ids))
-            seat = self._seat(part.ids, part.steps, round_number, train if exchange.sees_all_rows else None)
+            data = train if exchange.sees_all_rows else None
+            seat = self._seat(part.ids, part.steps, part.full_steps, round_number, data)
             client, seat = self._as_one(client, seat)
             own_down = tree.row(down, 0) if exchange.personal_down and seat.is_alone else down
             chunk = Chunk(exchange, own_down, client, seat, staged, clock)
@@ -202,11 +204,13 @@ class Vectorised:
             return int(batch_sizes.max())
         return padded_width(batch_sizes, self.setting.batches.batch_size)
 
-    def _seat(self, ids: Tensor, steps: Tensor, round_number: int, data: Rows | None) -> Seat:
+    def _seat(
+        self, ids: Tensor, steps: Tensor, full_steps: Tensor, round_number: int, data: Rows | None
+    ) -> Seat:
         setting = self.setting
-        rows = () if data is None else setting.batches.all_rows(data, ids)
+        rows = () if data is None else setting.batches.all_rows(data, ids, round_number)
         sizes = setting.federation.train.sizes[ids]
-        return Seat(ids, sizes, steps, setting.client_key(ids, round_number), rows)
+        return Seat(ids, sizes, steps, full_steps, setting.client_key(ids, round_number), rows)
 
     def _as_one(self, client: ClientState, seat: Seat) -> tuple[ClientState, Seat]:
         """The only client of a stack without its axis: a stack of one would go through slower operations."""
@@ -254,7 +258,7 @@ class _Replies:
             self.ranks.append(ranks)
             return
         share = tree.weighted_sum(uploads, self.weights[ranks])
-        self.parts = [tree.add(self.parts[0], share) if self.parts else share]
+        self.parts = [tree.add_sums(self.parts[0], share) if self.parts else share]
 
     def total(self) -> Message | None:
         """What the server gets; None if no reply arrived."""

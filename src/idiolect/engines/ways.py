@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -95,20 +95,27 @@ def stacking_obstacle(setting: Setting) -> str | None:
 
 
 def _keeps_rows_apart(setting: Setting) -> bool:
-    """Whether the first and the last of some rows give, bit for bit, the same beside any others."""
-    inputs, predict = setting.federation.inputs, setting.objective.predict
-    rows = take_rows(inputs, torch.linspace(0, row_count(inputs) - 1, PROBED_ROWS).long())
+    """Whether the first and the last of some rows give, bit for bit, the same beside any others.
+
+    Batch normalisation may mix them: it knows which rows only pad.
+    """
+    objective, federation = setting.objective, setting.federation
+    places = torch.linspace(0, row_count(federation.inputs) - 1, PROBED_ROWS).long()
+    weights = torch.full((PROBED_ROWS,), 1 / PROBED_ROWS, dtype=objective.dtype)
+    batch = Batch(take_rows(federation.inputs, places), federation.targets[places], weights, torch.tensor(0))
     # First parameters may be zero, and then nothing is seen.
     params = {
         name: value + 0.1 * rng.uniform(rng.key(0, "probe", place), *value.shape).to(value.dtype)
         for place, (name, value) in enumerate(setting.objective.initial_params().items())
     }
-    outputs = predict(params, rows)
+
+    def outputs(rows: Inputs) -> tuple[Tensor, Tensor]:
+        return objective.predict(params, rows), objective.apart(params, batch._replace(inputs=rows))
+
     return all(
-        outputs[place].allclose(
-            predict(params, _repeated(rows, place))[place], rtol=0, atol=0, equal_nan=True
-        )
+        beside[place].allclose(alone[place], rtol=0, atol=0, equal_nan=True)
         for place in (0, -1)
+        for beside, alone in zip(outputs(batch.inputs), outputs(_repeated(batch.inputs, place)), strict=True)
     )
 
 
@@ -121,7 +128,9 @@ def _batches(setting: Setting, count: int) -> Batch:
     """The first batch of the first client, so many times."""
     batches, ids = setting.batches, torch.zeros(count, dtype=torch.int64)
     width = int(batches.batch_sizes[0])
-    return batches.gather(batches.draw(ids, 0, torch.tensor(0), width), batches.weights(ids, width))
+    first = torch.tensor(0)
+    rows, keys = batches.draw(ids, 0, first, width), batches.keys(ids, 0, first)
+    return batches.gather(rows, batches.weights(ids, width), keys)
 
 
 @contextmanager

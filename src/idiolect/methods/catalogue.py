@@ -15,14 +15,17 @@ from idiolect.methods.ditto import Ditto
 from idiolect.methods.drfa import DRFA
 from idiolect.methods.efl import EFL
 from idiolect.methods.fedavg import FedAvg
+from idiolect.methods.fedbabu import FedBABU
 from idiolect.methods.fedgate import FedGATE
 from idiolect.methods.fedprox import FedProx
+from idiolect.methods.fedrep import FedRep
 from idiolect.methods.ifca import IFCA
 from idiolect.methods.local import Local
 from idiolect.methods.local_sgd import LocalSGD
 from idiolect.methods.minibatch_sgd import MiniBatchSGD
 from idiolect.methods.per_fedavg import PerFedAvg
 from idiolect.methods.perm import PERM, PERMTwoStage
+from idiolect.methods.personal_parts import FedBN, FedPer, LGFedAvg, SiloBN
 from idiolect.methods.pfedkm import PFedKM
 from idiolect.methods.pfedme import PFedMe
 from idiolect.methods.scaffold import Scaffold
@@ -55,6 +58,12 @@ METHODS: tuple[type[Method], ...] = (
     VRLSGD,
     Ditto,
     PerFedAvg,
+    FedPer,
+    FedRep,
+    FedBABU,
+    LGFedAvg,
+    FedBN,
+    SiloBN,
 )
 
 

@@ -210,7 +210,7 @@ def _stand_in(card: dict[str, Any], task: Task) -> Federation:
 
 
 def _described(inputs: Inputs) -> dict[str, Any]:
-    """What a model's factory looks at: the shape of a row, and how many codes there are where it has codes."""
+    """What a model's factory looks at: the shape of a row, and how many codes there are, if any."""
     # Characters are codes: the model's table of embeddings has a row for each.
     codes = tree.map_tree(lambda leaf: None if leaf.is_floating_point() else int(leaf.max()) + 1, inputs)
     return {"input_shape": row_shapes(inputs), "codes": codes}

@@ -45,14 +45,14 @@ def decide(config: RunConfig, federation: Federation) -> Decision:
 def notes_on_model(config: RunConfig, setting: Setting) -> tuple[str, ...]:
     """What is to be known of how the model is trained: what of it, and whether clients run one at a time."""
     objective, notes = setting.objective, []
-    if fixed := objective.fixed_params():
+    if objective.fixed_params():
         trained = sum(value.numel() for value in objective.initial_params().values())
-        whole = trained + sum(value.numel() for value in fixed.values())
+        whole = sum(parameter.numel() for parameter in objective.module.parameters())
         notes.append(f"{trained} of {whole} parameters are trained; the others are fixed and not sent")
     if has_free_factors(objective.module):
         notes.append(
-            "both factors of adapters are trained, and the average of products is not the product of averages; "
-            "model.adapter.freeze_a=true makes averages exact"
+            "both factors of adapters are trained, and the average of products is not the product of "
+            "averages; model.adapter.freeze_a=true makes averages exact"
         )
     if config.engine.name != "sequential" and (reason := why_one_by_one(setting)) is not None:
         notes.append(reason)

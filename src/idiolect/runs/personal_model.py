@@ -8,8 +8,8 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from idiolect.core.fixed import trained_params
 from idiolect.core.inputs import Inputs, as_arguments, in_real_precision
+from idiolect.core.modules import tensors_of
 from idiolect.core.objective import Mixture, Predictor
 from idiolect.core.task import Task
 from idiolect.core.tree import Params
@@ -130,6 +130,7 @@ def _with_params(module: nn.Module, params: Params) -> nn.Module:
     """A copy of the module with these parameters; what is fixed it has already, and adapters are merged."""
     own = copy.deepcopy(module)
     with torch.no_grad():
-        for name, parameter in trained_params(own).items():
-            parameter.copy_(params[name])
+        tensors = tensors_of(own)
+        for name, value in params.items():
+            tensors[name].copy_(value)
     return merge_adapters(own)

@@ -69,7 +69,7 @@ def _choose(rows: core.Batch, count: int, size: Tensor, key: Tensor) -> core.Bat
     position = torch.arange(count)
     chosen = rng.permute(position % size, size, key)
     weights = (position < size) / torch.clamp(size, max=count).to(rows.weights.dtype)
-    return core.Batch(take_rows(rows.inputs, chosen), rows.targets[chosen], weights)
+    return rows._replace(inputs=take_rows(rows.inputs, chosen), targets=rows.targets[chosen], weights=weights)
 
 
 def _chances(objective: core.Objective, predictions: Tensor) -> Tensor:

@@ -2,7 +2,8 @@
 
 In general every row's gradient is formed. In a linear layer it is an outer product, (slope of the row's loss
 in the layer's outputs) x (the layer's inputs), so the sum of its squares is one product of two matrices,
-Σ_r weight_r slope_r² ⊗ input_r², and costs no more than the gradient of the mean loss.
+Σ_r weight_r slope_r² ⊗ input_r², and costs no more than the gradient of the mean loss. Models are looked at
+as they predict: a row of its own has no statistics for batch normalisation, and no dropout.
 """
 
 import functools
@@ -36,7 +37,7 @@ def _in_blocks(
     sum_of_squares: SumOfSquares, size: int, objective: core.Objective, params: Params, rows: core.Batch
 ) -> Params:
     blocks = (
-        tree.select(rows, slice(start, start + size))  # type: ignore[arg-type]
+        tree.select(rows._replace(key=()), slice(start, start + size))  # type: ignore[arg-type]
         for start in range(0, len(rows.weights), size)
     )
     return functools.reduce(tree.add, (sum_of_squares(objective, params, block) for block in blocks))
@@ -55,8 +56,13 @@ def _by_row(objective: core.Objective, params: Params, rows: core.Batch) -> Para
         unit = torch.ones_like(rows.weights[:1])
         places = [slice(place, place + 1) for place in range(len(rows.weights))]
         singles = [core.Batch(take_rows(rows.inputs, one), rows.targets[one], unit) for one in places]
-        scores = tree.stack([objective.data_gradient(params, row) for row in singles])
+        scores = tree.stack([_score(objective, params, row) for row in singles])
     return tree.weighted_sum(tree.map_tree(torch.square, scores), rows.weights)
+
+
+def _score(objective: core.Objective, params: Params, row: core.Batch) -> Params:
+    """The gradient of one row's loss."""
+    return core.gradient(lambda at: objective.data_loss(at, row), params)
 
 
 def _by_layer(objective: core.Objective, params: Params, rows: core.Batch) -> Params:

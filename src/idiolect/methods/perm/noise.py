@@ -76,7 +76,7 @@ def drawn(site: Site, count: int, tag: int) -> core.Batch:
     rows, size, place = site.all_rows, site.size.clamp_min(1), torch.arange(count)
     chosen = rng.permute(place % size, size, rng.fold(site.key, tag))
     weights = (place < size).to(rows.weights.dtype) / torch.minimum(size, torch.tensor(count))
-    return core.Batch(take_rows(rows.inputs, chosen), rows.targets[chosen], weights)
+    return rows._replace(inputs=take_rows(rows.inputs, chosen), targets=rows.targets[chosen], weights=weights)
 
 
 def gradient_variance(
@@ -108,11 +108,11 @@ def row_variance(
     mean, last = None, None
     seen, norms, products = rows.weights.new_zeros(()), [], []
     for part in range(min(PARTS, len(rows.weights))):
-        some = slice(part, None, PARTS)
-        weights = rows.weights[some]
+        weights = rows.weights[part::PARTS]
         share = weights.sum()  # b_k / n; zero where there are fewer rows than parts
         scaled = weights / torch.where(share > 0, share, 1)
-        found = gradient(core.Batch(take_rows(rows.inputs, some), rows.targets[some], scaled))
+        inputs, targets = take_rows(rows.inputs, slice(part, None, PARTS)), rows.targets[part::PARTS]
+        found = gradient(rows._replace(inputs=inputs, targets=targets, weights=scaled))
         if mean is None:
             mean, seen = found, share
             continue
