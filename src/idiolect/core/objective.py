@@ -11,6 +11,7 @@ from torch.func import functional_call
 from idiolect.core import rng, tree
 from idiolect.core.autodiff import gradient
 from idiolect.core.fixed import fixed_params, trained_params
+from idiolect.core.inputs import Inputs, as_arguments
 from idiolect.core.modules import (
     Modes,
     last_module,
@@ -33,7 +34,7 @@ class Batch(NamedTuple):
     The key is that of the noise which a model draws in training, if it draws any.
     """
 
-    inputs: Tensor
+    inputs: Inputs
     targets: Tensor
     weights: Tensor
     key: Tensor | tuple[()] = ()
@@ -140,7 +141,7 @@ class Objective:
         """The same, and the statistics of its normalisation layers."""
         return {**self.initial_params(), **self.statistics}
 
-    def predict(self, predictor: Predictor, inputs: Tensor) -> Tensor:
+    def predict(self, predictor: Predictor, inputs: Inputs) -> Tensor:
         """The model's outputs for some rows; a predictor without all that is trained is refused."""
         if isinstance(predictor, Mixture):
             return mixed(predictor, lambda member: self.predict(member, inputs))
@@ -170,11 +171,11 @@ class Objective:
         """f(params; batch)."""
         return self.data_loss(params, batch) + self.penalty(params)
 
-    def features(self, params: Params, inputs: Tensor) -> Tensor:
+    def features(self, params: Params, inputs: Inputs) -> Tensor:
         """What enters the head, the last module that owns parameters: [rows, ...]."""
         return self.evaluation_pass(params, inputs).features
 
-    def evaluation_pass(self, params: Params, inputs: Tensor) -> Pass:
+    def evaluation_pass(self, params: Params, inputs: Inputs) -> Pass:
         """The features and outputs of some rows."""
         return with_features(self.module, lambda: self.predict(params, inputs))
 
@@ -216,14 +217,15 @@ class Objective:
             slopes = tree.map_tree(lambda g, w: g + self.weight_decay * w, slopes, params)
         return slopes if self.clip is None else _shortened(slopes, self.clip)
 
-    def _outputs(self, params: Params, inputs: Tensor, statistics: Statistics) -> Tensor:
+    def _outputs(self, params: Params, inputs: Inputs, statistics: Statistics) -> Tensor:
         """The model's outputs in the mode in which it is."""
         # For a parameter that is missing torch would take the module's own value.
         if params.keys() != self._names.keys():
             require_names(params, self._names, f"a predictor of the model {type(self.module).__name__}")
         tied = {other: params[name] for other, name in self._further_names.items()}
         state = {**params, **tied, **statistics}
-        return torch.as_tensor(functional_call(self.module, state, (inputs,), tie_weights=False))
+        arguments, keywords = as_arguments(inputs)
+        return torch.as_tensor(functional_call(self.module, state, arguments, keywords, tie_weights=False))
 
     def _trained(self, params: Params, batch: Batch, fixed: Params | None) -> Tensor:
         """The outputs in training."""
