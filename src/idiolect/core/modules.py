@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, contextmanager
 import torch
 from torch import Tensor, nn
 
+from idiolect.core.fixed import is_fixed_norm
 from idiolect.errors import UserError
 
 
@@ -20,13 +21,14 @@ class Modes:
         self._layers = list(module.modules())
         given = self._flags()
         module.train()
-        self._training = [layer.training and not is_fixed_normalisation(layer) for layer in self._layers]
+        flags = zip(self._layers, self._flags(), strict=True)
+        self._training = [flag and not is_fixed_norm(layer) for layer, flag in flags]
         module.eval()
         self._evaluation = self._flags()
         self._put(given)
 
     def training(self) -> AbstractContextManager[None]:
-        """As after `train()`."""
+        """As after `train()`, but for normalisation layers that are fixed."""
         return self._during(self._training)
 
     def evaluation(self) -> AbstractContextManager[None]:
@@ -49,13 +51,6 @@ class Modes:
         # Past `nn.Module.__setattr__`, which takes much longer.
         for layer, flag in zip(self._layers, flags, strict=True):
             layer.__dict__["training"] = flag
-
-
-def is_fixed_normalisation(layer: nn.Module) -> bool:
-    """Whether it is a normalisation layer of whose parameters, if it has any, none is trained."""
-    own = list(layer.parameters(recurse=False))
-    is_fixed = bool(own) and not any(parameter.requires_grad for parameter in own)
-    return is_fixed and isinstance(layer, nn.modules.batchnorm._NormBase)
 
 
 def last_module(module: nn.Module) -> str:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from idiolect.core.modules import is_fixed_normalisation
+from idiolect.core.fixed import is_fixed_norm
 from idiolect.core.tree import Params
 from idiolect.errors import UserError
 
@@ -51,11 +51,11 @@ class Moments(NamedTuple):
 def norm_layers(module: nn.Module) -> tuple[NormLayer, ...]:
     """The layers of a model that keep statistics, found by their type; one that keeps none is refused.
 
-    Layers that are fixed are none of these: theirs are as fixed as they are.
+    Those of layers that are fixed stay as they are, and are none of these.
     """
     layers = []
     for path, layer in module.named_modules():
-        if not isinstance(layer, nn.modules.batchnorm._NormBase) or is_fixed_normalisation(layer):
+        if not isinstance(layer, nn.modules.batchnorm._NormBase) or is_fixed_norm(layer):
             continue
         counts = isinstance(layer, nn.modules.batchnorm._BatchNorm)
         if layer.running_mean is None:

@@ -29,9 +29,10 @@ from idiolect.core.cohort import Cohort, Population
 from idiolect.core.exchange import ClientState, Exchange, Info, Message, ServerState, Site
 from idiolect.core.exchange import Work as MethodWork
 from idiolect.core.method import Method, PredictorKind, Predictors
+from idiolect.core.neighbours import Neighbours
 from idiolect.core.newcomer import Newcomer
 from idiolect.core.normalisation import Moments, NormLayer, Statistics, cumulated, split_off, updated
-from idiolect.core.objective import Batch, FrozenBy, Mixture, Objective, Predictor
+from idiolect.core.objective import Batch, FrozenBy, Mixture, Objective, Predictor, members_of
 from idiolect.core.transport import Transport
 from idiolect.core.tree import Params
 from idiolect.errors import UserError
@@ -315,13 +316,15 @@ def _joined(predictor: Predictor, own: Statistics, shared: Statistics) -> Predic
     if isinstance(predictor, Mixture):
         first, *others = predictor.members
         return predictor._replace(members=({**first, **own}, *({**other, **shared} for other in others)))
+    if isinstance(predictor, Neighbours):
+        return predictor._replace(params={**predictor.params, **own})
     return {**predictor, **own}
 
 
 def _measured(predictor: Predictor, first: Statistics, site: Site) -> Statistics:
     """The statistics of one pass over a client's rows; of a mixture, those of its first member."""
     heard: list[list[Moments]] = []
-    params = predictor.members[0] if isinstance(predictor, Mixture) else predictor
+    params = members_of(predictor)[0]
     with torch.no_grad():
         site.objective.hearing(first, heard).training_loss(params, site.all_rows)
     return cumulated(first, heard[0])

@@ -15,6 +15,7 @@ from idiolect.aggregation.rules import RULES, RobustRule
 from idiolect.codecs.choice import CodecConfig
 from idiolect.core.hyper import STRICT
 from idiolect.core.method import Method
+from idiolect.core.outer_step import OUTER_STEPS, OuterStep
 from idiolect.core.parts import PartChoice
 from idiolect.core.statistics import Variant
 from idiolect.data.catalogue import CATALOGUE as DATA
@@ -121,6 +122,11 @@ class RunConfig:
         default=None,
         discriminator="name",
         description="a sum that a few wrong uploads cannot lead astray: clip, median, trimmed or krum",
+    )
+    outer: OuterStep | None = Field(
+        default=None,
+        discriminator="name",
+        description="a server's step in place of the average: avgm, adagrad, adam or yogi",
     )
     rounds: Annotated[WholeNumber, Field(ge=1)] | None = Field(
         default=None, description="rounds of communication; None: as many as validation rows gain from"
@@ -311,7 +317,7 @@ def _with_sections(settings: Settings) -> Settings:
                     f"{name}={built[name]} is not possible: it has settings, as {name}.{first}=..."
                 )
             built[name] = build(kind, _listed(built[name], "metrics"), name)
-    for name, choices in (("engine", ENGINES), ("robust", RULES)):
+    for name, choices in (("engine", ENGINES), ("robust", RULES), ("outer", OUTER_STEPS)):
         chosen = built.get(name)
         if isinstance(chosen, Mapping) and chosen.get("name") in choices:
             built[name] = build(choices[chosen["name"]], chosen, name)
