@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from idiolect.core.neighbours import Neighbours, answer
 from idiolect.core.normalisation import Moments, Statistics, names_of, norm_layers, split_off, statistics_of
 from idiolect.core.parts import require_names
 from idiolect.core.task import Task
-from idiolect.core.training_mode import FrozenBy, TrainingMode, found_row_axes
+from idiolect.core.training_mode import TrainingMode, found_row_axes
 from idiolect.core.tree import Params
 from idiolect.errors import UserError
 
@@ -59,6 +59,7 @@ class Pass(NamedTuple):
 
 PassLoss = Callable[[Pass, Batch], Tensor]  # a loss of a method's own
 
+FrozenBy = Literal["batch", "kept"]
 Heard = list[list[Moments]]  # what normalisation layers saw, in one training pass after the other
 
 
@@ -90,6 +91,7 @@ class Objective:
         self._frozen_by: FrozenBy = "batch"
         self._modes = Modes(module)
         self._names = dict.fromkeys(trained_params(module))
+        self._untrained_norms = names_of(self.norms, self.fixed_params())
         self._further_names = {
             other: name for other, name in names_of_tied_parameters(module).items() if name in self._names
         }
@@ -244,13 +246,14 @@ class Objective:
     def _training_mode(
         self, batch: Batch, fixed: Params | None, statistics: Statistics, *, mixes_rows: bool = True
     ) -> TrainingMode:
+        fixed_norms = names_of(self.norms, fixed or {})
         return TrainingMode(
             self.norms,
             statistics,
             batch.weights,
             batch.key,
-            frozen=names_of(self.norms, fixed or {}),
-            frozen_by=self._frozen_by,
+            frozen=self._untrained_norms | fixed_norms,
+            resting=self._untrained_norms | (fixed_norms if self._frozen_by == "kept" else frozenset()),
             row_axes=self._row_axes,
             mixes_rows=mixes_rows,
         )

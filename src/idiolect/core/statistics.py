@@ -32,8 +32,7 @@ from idiolect.core.method import Method, PredictorKind, Predictors
 from idiolect.core.neighbours import Neighbours
 from idiolect.core.newcomer import Newcomer
 from idiolect.core.normalisation import Moments, NormLayer, Statistics, cumulated, split_off, updated
-from idiolect.core.objective import Batch, Mixture, Objective, Predictor, members_of
-from idiolect.core.training_mode import FrozenBy
+from idiolect.core.objective import Batch, FrozenBy, Mixture, Objective, Predictor, members_of
 from idiolect.core.transport import Transport
 from idiolect.core.tree import Params
 from idiolect.errors import UserError
