@@ -11,7 +11,11 @@ from idiolect.errors import UserError
 
 
 class Modes:
-    """Puts a model into training or evaluation for a while, as its own `train` would."""
+    """Puts a model into training or evaluation for a while, as its own `train` would.
+
+    Normalisation that is fixed stays in evaluation: whoever trains a part of a model that was trained before
+    trains it beside the rest as it predicts.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         self._layers = list(module.modules())

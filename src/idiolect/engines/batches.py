@@ -85,7 +85,8 @@ class Batches:
         width = max(int(sizes.max()), 1)
         place = torch.arange(width) % sizes.clamp_min(1)[:, None]
         # A client without rows gets somebody's row with weight zero: its sums are then exactly zero.
-        index = part.index[(part.offsets[ids][:, None] + place).clamp_max(len(part.index) - 1)]
+        rows = part.index if len(part.index) else part.index.new_zeros(1)
+        index = rows[(part.offsets[ids][:, None] + place).clamp_max(len(rows) - 1)]
         key = self.keys(ids, round_number, _ALL_ROWS)
         return self.gather(index, _row_weights(sizes, width, self.dtype), key)
 

@@ -73,6 +73,8 @@ class Setting:
         self.seed = seed
         # torch warns of operations that it does for one model after the other: no concern of a user's.
         torch._C._functorch._set_vmap_fallback_warning_enabled(False)  # type: ignore[attr-defined]
+        # Kernels of attention for evaluation alone, which many models cannot take at once.
+        torch.backends.mha.set_fastpath_enabled(False)
         batch_sizes = Batches(federation, seed, batch_size, objective.dtype).batch_sizes
         for count in {1, 2} if (batch_sizes == 1).any() else {2}:
             refuse_unfit_model(objective, _first_rows(federation, count, objective.dtype))

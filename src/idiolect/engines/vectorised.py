@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from idiolect.core import tree
 from idiolect.core.cohort import Cohort
 from idiolect.core.exchange import ClientState, Exchange, Message, ServerState
+from idiolect.core.method import Method
 from idiolect.core.objective import Batch, Objective
 from idiolect.core.schedule import Clock
 from idiolect.data.federation import Rows
@@ -129,7 +130,7 @@ class Vectorised:
         def fetched(places: Tensor) -> tuple[ClientState, Message, Seat]:
             brief = method.brief(server, ids[places])
             no_steps = torch.zeros_like(places)
-            seat = self._seat(ids[places], no_steps, no_steps, round_number, part)
+            seat = self._seat(method, ids[places], no_steps, no_steps, round_number, part)
             client, seat = self._as_one(self.setting.states(ids[places]), seat)
             return client, tree.row(brief, 0) if method.personal_brief and seat.is_alone else brief, seat
 
@@ -163,8 +164,8 @@ class Vectorised:
             down = exchange.down(server, part.ids)
             # First states are views of the server's parameters: one layout is enough to record.
             client = tree.map_tree(torch.Tensor.contiguous, setting.states(part.ids))
-            data = train if exchange.sees_all_rows else None
-            seat = self._seat(part.ids, part.steps, part.full_steps, round_number, data)
+            seen = train if exchange.sees_all_rows else None
+            seat = self._seat(exchange, part.ids, part.steps, part.full_steps, round_number, seen)
             client, seat = self._as_one(client, seat)
             own_down = tree.row(down, 0) if exchange.personal_down and seat.is_alone else down
             chunk = Chunk(exchange, own_down, client, seat, staged, clock)
@@ -205,21 +206,32 @@ class Vectorised:
         return padded_width(batch_sizes, self.setting.batches.batch_size)
 
     def _seat(
-        self, ids: Tensor, steps: Tensor, full_steps: Tensor, round_number: int, data: Rows | None
+        self,
+        viewer: Exchange | Method,
+        ids: Tensor,
+        steps: Tensor,
+        full_steps: Tensor,
+        round_number: int,
+        data: Rows | None,
     ) -> Seat:
-        setting = self.setting
-        rows = () if data is None else setting.batches.all_rows(data, ids, round_number)
-        sizes = setting.federation.train.sizes[ids]
-        return Seat(ids, sizes, steps, full_steps, setting.client_key(ids, round_number), rows)
+        setting, federation = self.setting, self.setting.federation
+        rows, validation = (
+            () if part is None else setting.batches.all_rows(part, ids, round_number)
+            for part in (data, federation.validation if viewer.sees_validation_rows else None)
+        )
+        key = setting.client_key(ids, round_number)
+        return Seat(ids, federation.train.sizes[ids], steps, full_steps, key, rows, validation)
 
     def _as_one(self, client: ClientState, seat: Seat) -> tuple[ClientState, Seat]:
         """The only client of a stack without its axis: a stack of one would go through slower operations."""
         if len(seat.client_id) > 1:
             return client, seat
         client, seat = tree.row((client, seat), 0)
-        if isinstance(seat.rows, Batch):
-            seat = seat._replace(rows=self._laid_out(seat.rows))
-        return client, seat
+        rows, validation = (
+            self._laid_out(given) if isinstance(given, Batch) else given
+            for given in (seat.rows, seat.validation)
+        )
+        return client, seat._replace(rows=rows, validation=validation)
 
     @staticmethod
     def _stack_of(count: int | None, results: Any, *, alone: bool) -> Any:

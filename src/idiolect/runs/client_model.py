@@ -19,6 +19,7 @@ from torch import nn
 
 from idiolect.core import tree
 from idiolect.core.inputs import Inputs, row_shapes
+from idiolect.core.neighbours import Store
 from idiolect.core.objective import Predictor, in_precision
 from idiolect.core.task import Task
 from idiolect.data.federation import Federation, Rows
@@ -31,7 +32,7 @@ from idiolect.runs.config import RunConfig
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.lifecycle import reported_simulation
 from idiolect.runs.model_card import card_of
-from idiolect.runs.personal_model import MixedModel, PersonalModel, as_module, require_finite
+from idiolect.runs.personal_model import MixedModel, NeighbourModel, PersonalModel, as_module, require_finite
 from idiolect.runs.run_summary import thresholds_of
 from idiolect.simulation import Simulation
 from idiolect.store.files import new_folder, read_json, read_tensors, write_bytes, write_json, write_tensors
@@ -98,7 +99,7 @@ def client_number(client: str, names: tuple[str, ...]) -> int:
 def chosen_predictor(simulation: Simulation, client: str | None, kind: str | None) -> tuple[str, Predictor]:
     """A client's model of some kind, by default the one that the method is judged by; and the kind.
 
-    The model of the kind global is everybody's, and needs no client.
+    The model of the kind global is everybody's, and needs no client, unless clients keep statistics.
     """
     number = None if client is None else client_number(client, simulation.federation.names)
     kinds = simulation.method.kinds
@@ -106,7 +107,9 @@ def chosen_predictor(simulation: Simulation, client: str | None, kind: str | Non
     if kind not in kinds:
         known = ", ".join(kinds)
         raise UserError(f"kind={kind} is not possible: the models of {simulation.method.name} are {known}")
-    if kind == "global":  # where clients' states are at silos, it is there nevertheless
+    if (
+        kind == "global" and simulation.method.has_global_model
+    ):  # where clients' states are at silos, it is there nevertheless
         return kind, simulation.global_model()
     if number is None:
         raise UserError(f"--client is missing: every client has its own model of the kind {kind}")
@@ -122,9 +125,9 @@ def personal_model(
     """A client's model with what is needed to use it; and its kind."""
     kind, predictor = chosen_predictor(simulation, client, kind)
     whose = "everybody" if client is None else f"client {client!r}"
-    module = as_module(predictor, simulation.engine.setting.objective.module, whose)
     federation = simulation.federation
     task = deciding_task(federation.task, kind, thresholds or {})
+    module = as_module(predictor, simulation.engine.setting.objective.module, task, whose)
     return kind, PersonalModel(module, task, federation.class_names, federation.preprocessing)
 
 
@@ -162,6 +165,7 @@ def export_client(
         "model": without_preparation(config.model, MODELS.find(config.model["name"]))[0],
         "dtype": config.dtype,
         "members": len(model.module.members) if isinstance(model.module, MixedModel) else 0,
+        "stored_rows": isinstance(model.module, NeighbourModel),
         **_described(federation.inputs),
         "task": model.task.plain(),
         "class_names": list(federation.class_names),
@@ -189,10 +193,13 @@ def load_model(path: str | Path) -> PersonalModel:
     if card["members"]:
         members = [copy.deepcopy(module) for _ in range(card["members"])]
         module = MixedModel(members, torch.zeros(card["members"]))
-    module = in_precision(module, getattr(torch, card["dtype"]))
+    tensors = read_tensors(folder / "model.safetensors")
     try:
-        module.load_state_dict(read_tensors(folder / "model.safetensors"))
-    except RuntimeError as error:
+        if card.get("stored_rows"):
+            module = NeighbourModel(module, Store(*(tensors[name] for name in Store._fields)), task)
+        module = in_precision(module, getattr(torch, card["dtype"]))
+        module.load_state_dict(tensors)
+    except (RuntimeError, KeyError) as error:
         raise UserError(f"{str(path)!r} is damaged: its parameters do not fit its model.json") from error
     require_finite(module, repr(str(path)))
     fitted = card["preprocessing"]

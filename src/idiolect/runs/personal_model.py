@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from idiolect.core.inputs import Inputs, as_arguments, in_real_precision
 from idiolect.core.modules import tensors_of
-from idiolect.core.objective import Mixture, Predictor
+from idiolect.core.neighbours import Neighbours, Store, answer, filled
+from idiolect.core.objective import Mixture, Predictor, with_features
 from idiolect.core.task import Task
 from idiolect.core.tree import Params
 from idiolect.data.preprocessing import Preprocessing
@@ -32,7 +33,22 @@ class MixedModel(nn.Module):
         return torch.tensordot(self.weights, outputs, dims=1)
 
 
-def as_module(predictor: Predictor, module: nn.Module, whose: str) -> nn.Module:
+class NeighbourModel(nn.Module):
+    """A model, and stored rows that are asked beside it."""
+
+    def __init__(self, model: nn.Module, store: Store, task: Task) -> None:
+        super().__init__()
+        self.model, self.task = model, task
+        for name, tensor in store._asdict().items():
+            self.register_buffer(name, tensor)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The model's outputs with the neighbours' votes in them."""
+        store = Store(*(getattr(self, name) for name in Store._fields))
+        return answer(store, self.task, *with_features(self.model, lambda: self.model(inputs)))
+
+
+def as_module(predictor: Predictor, module: nn.Module, task: Task, whose: str) -> nn.Module:
     """A predictor as a module of its own; `module` is the architecture and is left as it is.
 
     A predictor that is not finite is refused, as the model of `whose`.
@@ -40,6 +56,8 @@ def as_module(predictor: Predictor, module: nn.Module, whose: str) -> nn.Module:
     if isinstance(predictor, Mixture):
         members = [_with_params(module, params) for params in predictor.members]
         own: nn.Module = MixedModel(members, torch.stack([w.detach() for w in predictor.weights]))
+    elif isinstance(predictor, Neighbours):
+        own = NeighbourModel(_with_params(module, predictor.params), filled(predictor.store), task)
     else:
         own = _with_params(module, predictor)
     require_finite(own, whose)
