@@ -49,6 +49,11 @@ class MethodOfAnother(Method, ABC):
         return self.method.adapts
 
     @property
+    def sees_validation_rows(self) -> bool:  # type: ignore[override]
+        """Whether the method does."""
+        return self.method.sees_validation_rows
+
+    @property
     def personal_brief(self) -> bool:  # type: ignore[override]
         """Whether the method's is."""
         return self.method.personal_brief
@@ -119,6 +124,11 @@ class ExchangeAround(Exchange, ABC):
     def sees_all_rows(self) -> bool:  # type: ignore[override]
         """Whether the exchange does."""
         return self.inner.sees_all_rows
+
+    @property
+    def sees_validation_rows(self) -> bool:  # type: ignore[override]
+        """Whether the exchange does."""
+        return self.inner.sees_validation_rows
 
     @property
     def personal_down(self) -> bool:  # type: ignore[override]

@@ -45,10 +45,12 @@ class Method(ABC):
     stateful: ClassVar[bool] = False  # whether a client must remember something from round to round
     gradients_per_step: ClassVar[int] = 1  # that a client takes with the default hyper-parameters
     adapts: ClassVar[bool] = False  # whether a client trains on the server's latest model to predict with it
+    sees_validation_rows: ClassVar[bool] = False  # whether `adapt` needs the client's validation rows
     personal_brief: ClassVar[bool] = False  # whether each client gets a brief of its own
     # Which of a step's training passes is at the model of a kind, whose normalisation layers then have the
     # statistics of that pass: {"personal": 1}; -1 is the last. Kinds that are not named: the first.
     passes: ClassVar[Mapping[PredictorKind, int]] = {}
+    has_global_model: ClassVar[bool] = True  # whether the model of the kind global is the same for all
     part_choices: ClassVar[tuple[str, ...]] = ()  # hyper-parameters that choose a part of the model
     needs_classes: ClassVar[bool] = False  # whether it is for classification alone
 

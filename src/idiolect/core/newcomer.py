@@ -57,7 +57,7 @@ class AdaptedNewcomer(Newcomer):
         return ()
 
 
-class TrainedNewcomer(Newcomer, Exchange, ABC):
+class TrainedNewcomer(Newcomer, Exchange, ABC):  # type: ignore[override]
     """Newcomers that train on their own rows; here from their first state, with the message of a round."""
 
     def down(self, server: ServerState, ids: Tensor) -> Message:

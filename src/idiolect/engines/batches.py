@@ -9,7 +9,7 @@ before it has seen them all.
 import torch
 from torch import Tensor
 
-from idiolect.core import rng
+from idiolect.core import rng, tree
 from idiolect.core.exchange import Epochs
 from idiolect.core.objective import Batch
 from idiolect.data.federation import Federation, Rows
@@ -34,7 +34,7 @@ class Batches:
         has_noise: bool = False,
     ) -> None:
         self.federation = federation
-        self.dtype = dtype or federation.inputs.dtype
+        self.dtype = dtype or tree.leaves(federation.inputs)[0].dtype
         self.seed = seed
         self.batch_size = batch_size
         self.has_noise = has_noise
@@ -76,7 +76,8 @@ class Batches:
 
     def gather(self, rows: Tensor, weights: Tensor, key: Tensor | tuple[()] = ()) -> Batch:
         """The rows themselves."""
-        return Batch(_take(self.federation.inputs, rows), _take(self.federation.targets, rows), weights, key)
+        inputs = tree.map_tree(lambda leaf: _take(leaf, rows), self.federation.inputs)
+        return Batch(inputs, _take(self.federation.targets, rows), weights, key)
 
     def all_rows(self, part: Rows, ids: Tensor, round_number: int) -> Batch:
         """All rows of each client in one part of the federation, padded to the largest of these clients."""
@@ -84,7 +85,8 @@ class Batches:
         width = max(int(sizes.max()), 1)
         place = torch.arange(width) % sizes.clamp_min(1)[:, None]
         # A client without rows gets somebody's row with weight zero: its sums are then exactly zero.
-        index = part.index[(part.offsets[ids][:, None] + place).clamp_max(len(part.index) - 1)]
+        rows = part.index if len(part.index) else part.index.new_zeros(1)
+        index = rows[(part.offsets[ids][:, None] + place).clamp_max(len(rows) - 1)]
         key = self.keys(ids, round_number, _ALL_ROWS)
         return self.gather(index, _row_weights(sizes, width, self.dtype), key)
 

@@ -35,6 +35,7 @@ class Seat(NamedTuple):
     full_steps: Tensor
     key: Tensor
     rows: Batch | tuple[()]
+    validation: Batch | tuple[()] = ()
 
     @property
     def is_alone(self) -> bool:
@@ -43,8 +44,11 @@ class Seat(NamedTuple):
 
     def site(self, objective: Objective, clock: Clock) -> Site:
         """Where the client half of a method runs."""
-        rows = self.rows if isinstance(self.rows, Batch) else None
-        return Site(objective, self.client_id, self.size, self.steps, self.full_steps, self.key, clock, rows)
+        rows, validation = (
+            given if isinstance(given, Batch) else None for given in (self.rows, self.validation)
+        )
+        own = (self.client_id, self.size, self.steps, self.full_steps, self.key)
+        return Site(objective, *own, clock, rows, validation)
 
 
 class Chunk(NamedTuple):
@@ -92,7 +96,7 @@ class LocalWork:
         if staged:
             # A recorded step overwrites what changes, so that needs memory of its own.
             own = tree.map_tree(lambda leaf: leaf.clone(memory_format=torch.contiguous_format), work)
-            work = self._steps(chunk._replace(seat=seat._replace(rows=())), own)
+            work = self._steps(chunk._replace(seat=seat._replace(rows=(), validation=())), own)
         return over_clients(finish, (0, 0, axis, 0), alone=alone)(work, client, down, seat)
 
     def _steps(self, chunk: Chunk, work: Any) -> Any:

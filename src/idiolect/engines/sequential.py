@@ -9,6 +9,8 @@ from torch import Tensor
 from idiolect.core import tree
 from idiolect.core.cohort import Cohort
 from idiolect.core.exchange import ClientState, Exchange, Message, ServerState, Site
+from idiolect.core.method import Method
+from idiolect.core.objective import Batch
 from idiolect.core.schedule import Clock
 from idiolect.data.federation import Rows
 from idiolect.engines.engine import Look, Outcome, Setting, Traffic, combine
@@ -91,14 +93,14 @@ class Sequential:
             full_steps=torch.tensor(0),
             key=self.setting.client_key(client_id, round_number),
             clock=Clock(torch.tensor(round_number), torch.tensor(0), 0),
-            rows=tree.row(self.setting.batches.all_rows(part, client_id[None], round_number), 0),
+            rows=self._all_rows(part, client_id, round_number),
+            validation=self._validation_rows(self.setting.method, client_id, round_number),
         )
 
     def _site(self, exchange: Exchange, one: Cohort, round_number: int) -> Callable[[int], Site]:
         setting, train = self.setting, self.setting.federation.train
-        rows = None
-        if exchange.sees_all_rows:
-            rows = tree.row(setting.batches.all_rows(train, one.ids, round_number), 0)
+        rows = self._all_rows(train, one.ids[0], round_number) if exchange.sees_all_rows else None
+        validation = self._validation_rows(exchange, one.ids[0], round_number)
 
         def at(step: int) -> Site:
             return Site(
@@ -110,6 +112,18 @@ class Sequential:
                 key=setting.client_key(one.ids[0], round_number),
                 clock=Clock(torch.tensor(round_number), torch.tensor(step), setting.clock_steps(exchange)),
                 rows=rows,
+                validation=validation,
             )
 
         return at
+
+    def _validation_rows(
+        self, viewer: Exchange | Method, client_id: Tensor, round_number: int
+    ) -> Batch | None:
+        """For those who look at them."""
+        if not viewer.sees_validation_rows:
+            return None
+        return self._all_rows(self.setting.federation.validation, client_id, round_number)
+
+    def _all_rows(self, part: Rows, client_id: Tensor, round_number: int) -> Batch:
+        return tree.row(self.setting.batches.all_rows(part, client_id[None], round_number), 0)
