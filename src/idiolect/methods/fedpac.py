@@ -24,9 +24,9 @@ from torch import Tensor
 from idiolect import core
 from idiolect.core import STRICT, Batches, Params, Site, hyper, tree
 from idiolect.core.optimizer import Sgd
-from idiolect.methods._classes import ClassSums, Prototypes, linear_head
+from idiolect.methods._classes import ClassSums, Prototypes
 from idiolect.methods._combination import Statistics, best_combinations
-from idiolect.methods._parts import PersonalPart
+from idiolect.methods._parts import PersonalPart, divide
 from idiolect.methods._phases import BodySteps, head_steps, require_some_of_all
 
 
@@ -119,11 +119,9 @@ class FedPAC(core.Method, core.Exchange):
 
     def server_init(self, params: Params, population: core.Population, key: Tensor) -> Server:
         """Everybody has the same head, and no prototype is known."""
-        names = linear_head(params)
-        head = {name: value for name, value in params.items() if name in names}
-        body = {name: value for name, value in params.items() if name not in head}
-        heads = tree.repeat(head, len(population.sizes))
-        return Server(body, heads, Prototypes.none_yet(params), head)
+        prototypes = Prototypes.none_yet(params)  # refuses a last layer that is not linear
+        body, head = divide(params, core.last_layer(params))
+        return Server(body, tree.repeat(head, len(population.sizes)), prototypes, head)
 
     def client_init(self, server: Server, client_id: Tensor) -> Client:
         """(θ, φ⁰)."""
@@ -131,8 +129,8 @@ class FedPAC(core.Method, core.Exchange):
 
     def down(self, server: Server, ids: Tensor) -> Down:
         """θ, φ_i, C̄."""
-        same = tree.repeat((server.shared, server.prototypes), len(ids))
-        return Down(same[0], tree.select(server.heads, ids), same[1])
+        shared, prototypes = tree.repeat((server.shared, server.prototypes), len(ids))
+        return Down(shared, tree.select(server.heads, ids), prototypes)
 
     def begin(self, client: Client, down: Down, site: Site) -> Work:
         """M_i and V_i with the received model; w_i <- (θ, φ_i)."""
