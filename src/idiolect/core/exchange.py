@@ -87,6 +87,9 @@ class Exchange(ABC):
     # Fields of the upload that are such a difference already: {"delta": "w"}. Codecs send them as they are;
     # the server's field of that name moves with them: from w + c, `absorb` leads c further than from w.
     changes_of: ClassVar[Mapping[str, str]] = {}
+    # Fields of the downlink whose value clients compute with as what `absorb` made of their uploads: an outer
+    # step must not move them.
+    relied_on: ClassVar[frozenset[str]] = frozenset()
 
     def ask(self, server: ServerState, cohort: Cohort, key: Tensor) -> Cohort:
         """Whom this exchange asks, from those whom the round's plan asks."""

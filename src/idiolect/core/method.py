@@ -50,7 +50,9 @@ class Method(ABC):
     # Which of a step's training passes is at the model of a kind, whose normalisation layers then have the
     # statistics of that pass: {"personal": 1}; -1 is the last. Kinds that are not named: the first.
     passes: ClassVar[Mapping[PredictorKind, int]] = {}
+    has_global_model: ClassVar[bool] = True  # whether the model of the kind global is the same for all
     part_choices: ClassVar[tuple[str, ...]] = ()  # hyper-parameters that choose a part of the model
+    needs_classes: ClassVar[bool] = False  # whether it is for classification alone
 
     def for_model(self, module: nn.Module) -> Self:
         """The method with names in place of rules, such as "head", where it chooses parts of a model."""

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from idiolect.core.fixed import is_fixed_norm
 from idiolect.core.tree import Params
 from idiolect.errors import UserError
 
@@ -48,10 +49,13 @@ class Moments(NamedTuple):
 
 
 def norm_layers(module: nn.Module) -> tuple[NormLayer, ...]:
-    """The layers of a model that keep statistics, found by their type; one that keeps none is refused."""
+    """The layers of a model that keep statistics, found by their type; one that keeps none is refused.
+
+    Those of layers that are fixed stay as they are, and are none of these.
+    """
     layers = []
     for path, layer in module.named_modules():
-        if not isinstance(layer, nn.modules.batchnorm._NormBase):
+        if not isinstance(layer, nn.modules.batchnorm._NormBase) or is_fixed_norm(layer):
             continue
         counts = isinstance(layer, nn.modules.batchnorm._BatchNorm)
         if layer.running_mean is None:
@@ -122,43 +126,65 @@ def cumulated(statistics: Statistics, seen: Iterable[Moments]) -> Statistics:
 
 
 class Values(NamedTuple):
-    """The values of a channel that count, along the axes of a layer's input that are summed over."""
+    """What of a channel counts in the input of a layer, whose channels are along the second axis."""
 
-    axes: tuple[int, ...]
-    mask: Tensor | None  # which rows count, to be multiplied with the input; None: all
-    number: Tensor  # n
+    row_axis: int
+    counted: Tensor  # [rows]: one, and zero for rows that only pad
 
-    def mean(self, inputs: Tensor) -> Tensor:
-        """Of the values that count, with axes of length one in place of those that are summed over."""
-        counted = inputs if self.mask is None else inputs * self.mask
-        return counted.sum(self.axes, keepdim=True) / self.number.clamp_min(1)
+    def moments(self, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """μ and v of each channel, and n."""
+        rows = self.counted.sum()
+        positions = inputs.shape[0] * inputs.shape[2:].numel() // len(self.counted)
+        shares = self.counted / rows.clamp_min(1)
+        mean = self._mean(inputs, shares)
+        variance = self._mean((inputs - mean.reshape(-1, *[1] * (inputs.ndim - 2))).square(), shares)
+        return mean, variance, rows * positions
+
+    def are_all(self, inputs: Tensor) -> bool:
+        """Whether all values of a channel count, and are more than one."""
+        return bool(self.counted.all()) and inputs.shape[0] * inputs.shape[2:].numel() > 1
+
+    def _mean(self, inputs: Tensor, shares: Tensor) -> Tensor:
+        """First of each row, so that its share is no factor of every value."""
+        positions = [axis for axis in range(inputs.ndim) if axis not in (1, self.row_axis)]
+        of_rows = inputs.mean(positions) if positions else inputs
+        return shares @ (of_rows if self.row_axis == 0 else of_rows.T)
 
 
 def batch_normalised(
     inputs: Tensor,
     values: Values,
     kept: tuple[Tensor, Tensor],
-    affine: tuple[Tensor | None, ...],
+    affine: tuple[Tensor | None, Tensor | None],
     epsilon: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The outputs of a layer in training; mean, variance (with n - 1) and whether there is one.
 
     `kept` are the statistics that take their place where there is none.
     """
-    shape = (-1, *[1] * (inputs.ndim - 2))
-    exists = values.number > 1
-    mean = values.mean(inputs)
-    variance = values.mean((inputs - mean).square())
-    centre = torch.where(exists, mean, kept[0].reshape(shape))
-    spread = torch.where(exists, variance, kept[1].reshape(shape))
-    outputs = (inputs - centre) * (spread + epsilon).rsqrt()
+    mean, variance, number = values.moments(inputs)
+    exists = number > 1
+    scale = (torch.where(exists, variance, kept[1]) + epsilon).rsqrt()
     weight, bias = affine
     if weight is not None:
-        outputs = outputs * weight.reshape(shape)
+        scale = scale * weight
+    shift = -torch.where(exists, mean, kept[0]) * scale
     if bias is not None:
-        outputs = outputs + bias.reshape(shape)
-    unbiased = variance * (values.number / (values.number - 1).clamp_min(1))
-    return outputs, mean.reshape(-1).detach(), unbiased.reshape(-1).detach(), exists
+        shift = shift + bias
+    shape = (-1, *[1] * (inputs.ndim - 2))
+    # In one pass over the inputs, as torch's own kernel.
+    outputs = torch.addcmul(shift.reshape(shape), inputs, scale.reshape(shape))
+    unbiased = variance * (number / (number - 1).clamp_min(1))
+    return outputs, mean.detach(), unbiased.detach(), exists
+
+
+def normalised_by_torch(
+    inputs: Tensor, kept: tuple[Tensor, Tensor], affine: tuple[Tensor | None, Tensor | None], epsilon: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same where all values count: half as long, and nothing for a stack of clients."""
+    mean, variance = torch.zeros_like(kept[0]), torch.zeros_like(kept[1])
+    outputs = nn.functional.batch_norm(inputs, mean, variance, *affine, True, 1.0, epsilon)
+    return outputs, mean, variance, torch.tensor(True)
 
 
 def names_of(layers: Iterable[NormLayer], parameters: Mapping[str, Tensor]) -> frozenset[str]:

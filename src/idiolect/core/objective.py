@@ -11,6 +11,7 @@ from torch.func import functional_call
 from idiolect.core import rng, tree
 from idiolect.core.autodiff import gradient
 from idiolect.core.fixed import fixed_params, trained_params
+from idiolect.core.inputs import Inputs, as_arguments
 from idiolect.core.modules import (
     Modes,
     last_module,
@@ -22,7 +23,7 @@ from idiolect.core.neighbours import Neighbours, answer
 from idiolect.core.normalisation import Moments, Statistics, names_of, norm_layers, split_off, statistics_of
 from idiolect.core.parts import require_names
 from idiolect.core.task import Task
-from idiolect.core.training_mode import TrainingMode, found_row_axes
+from idiolect.core.training_mode import FrozenBy, TrainingMode, found_row_axes
 from idiolect.core.tree import Params
 from idiolect.errors import UserError
 
@@ -33,7 +34,7 @@ class Batch(NamedTuple):
     The key is that of the noise which a model draws in training, if it draws any.
     """
 
-    inputs: Tensor
+    inputs: Inputs
     targets: Tensor
     weights: Tensor
     key: Tensor | tuple[()] = ()
@@ -86,6 +87,7 @@ class Objective:
         self._row_axes: tuple[int | None, ...] | None = None
         self._heard: Heard | None = None
         self._by_pass: Mapping[int, Statistics] = {}
+        self._frozen_by: FrozenBy = "batch"
         self._modes = Modes(module)
         self._names = dict.fromkeys(trained_params(module))
         self._further_names = {
@@ -97,20 +99,23 @@ class Objective:
         statistics: Statistics,
         heard: Heard | None = None,
         by_pass: Mapping[int, Statistics] | None = None,
+        frozen_by: FrozenBy = "batch",
     ) -> Self:
         """The same with other statistics; what layers see in its training passes is put on a list.
 
-        `by_pass` are those of single passes by their number, where these have others.
+        by_pass: those of single passes by their number, where these have others
+        frozen_by: what fixed layers normalise with: the batch, or, where training is over, what was kept
         """
         other = copy.copy(self)
         other.statistics, other._heard, other._by_pass = statistics, heard, by_pass or {}
+        other._frozen_by = frozen_by
         return other
 
     def rehearse(self, batch: Batch) -> TrainingMode:
         """A pass in training of the module with its own parameters: what was seen in it."""
         mode = self._training_mode(batch, None, self.statistics)
         with torch.no_grad(), self._modes.training(), mode:
-            self._outputs(self.initial_params(), batch.inputs, self.statistics)
+            self._outputs(trained_params(self.module), batch.inputs, mode.buffers)
         return mode
 
     def examine(self, two: Batch, three: Batch) -> None:
@@ -136,7 +141,7 @@ class Objective:
         """The same, and the statistics of its normalisation layers."""
         return {**self.initial_params(), **self.statistics}
 
-    def predict(self, predictor: Predictor, inputs: Tensor) -> Tensor:
+    def predict(self, predictor: Predictor, inputs: Inputs) -> Tensor:
         """The model's outputs for some rows; a predictor without all that is trained is refused."""
         if isinstance(predictor, Mixture):
             return mixed(predictor, lambda member: self.predict(member, inputs))
@@ -166,11 +171,11 @@ class Objective:
         """f(params; batch)."""
         return self.data_loss(params, batch) + self.penalty(params)
 
-    def features(self, params: Params, inputs: Tensor) -> Tensor:
+    def features(self, params: Params, inputs: Inputs) -> Tensor:
         """What enters the head, the last module that owns parameters: [rows, ...]."""
         return self.evaluation_pass(params, inputs).features
 
-    def evaluation_pass(self, params: Params, inputs: Tensor) -> Pass:
+    def evaluation_pass(self, params: Params, inputs: Inputs) -> Pass:
         """The features and outputs of some rows."""
         return with_features(self.module, lambda: self.predict(params, inputs))
 
@@ -182,7 +187,7 @@ class Objective:
         """The outputs in training but for batch normalisation, the one thing that may mix rows."""
         mode = self._training_mode(batch, None, self.statistics, mixes_rows=False)
         with self._modes.training(), mode:
-            return self._outputs(params, batch.inputs, self.statistics)
+            return self._outputs(params, batch.inputs, mode.buffers)
 
     def data_gradient(
         self, params: Params, batch: Batch, *, fixed: Params | None = None, loss: PassLoss | None = None
@@ -212,17 +217,15 @@ class Objective:
             slopes = tree.map_tree(lambda g, w: g + self.weight_decay * w, slopes, params)
         return slopes if self.clip is None else _shortened(slopes, self.clip)
 
-    def _outputs(self, params: Params, inputs: Tensor, statistics: Statistics) -> Tensor:
+    def _outputs(self, params: Params, inputs: Inputs, statistics: Statistics) -> Tensor:
         """The model's outputs in the mode in which it is."""
         # For a parameter that is missing torch would take the module's own value.
         if params.keys() != self._names.keys():
             require_names(params, self._names, f"a predictor of the model {type(self.module).__name__}")
         tied = {other: params[name] for other, name in self._further_names.items()}
-        # Layers count batches in place: not in what is kept.
-        zero = torch.zeros((), dtype=torch.int64)
-        counts = {layer.counter: zero for layer in self.norms if layer.counter is not None}
-        state = {**params, **tied, **statistics, **counts}
-        return torch.as_tensor(functional_call(self.module, state, (inputs,), tie_weights=False))
+        state = {**params, **tied, **statistics}
+        arguments, keywords = as_arguments(inputs)
+        return torch.as_tensor(functional_call(self.module, state, arguments, keywords, tie_weights=False))
 
     def _trained(self, params: Params, batch: Batch, fixed: Params | None) -> Tensor:
         """The outputs in training."""
@@ -233,7 +236,7 @@ class Objective:
         statistics = self._by_pass.get(number, self.statistics)
         mode = self._training_mode(batch, fixed, statistics)
         with self._modes.training(), mode:
-            outputs = self._outputs(params, batch.inputs, statistics)
+            outputs = self._outputs(params, batch.inputs, mode.buffers)
         if self._heard is not None:
             self._heard.append(mode.seen)
         return outputs
@@ -247,6 +250,7 @@ class Objective:
             batch.weights,
             batch.key,
             frozen=names_of(self.norms, fixed or {}),
+            frozen_by=self._frozen_by,
             row_axes=self._row_axes,
             mixes_rows=mixes_rows,
         )

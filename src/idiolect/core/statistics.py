@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.around import ExchangeAround, MethodAround, TransportAround, innermost, innermost_method
+from idiolect.core.around import ExchangeAround, MethodAround, TransportAround, as_in, innermost_method
 from idiolect.core.cohort import Cohort, Population
 from idiolect.core.exchange import ClientState, Exchange, Info, Message, ServerState, Site
 from idiolect.core.exchange import Work as MethodWork
@@ -33,6 +33,7 @@ from idiolect.core.neighbours import Neighbours
 from idiolect.core.newcomer import Newcomer
 from idiolect.core.normalisation import Moments, NormLayer, Statistics, cumulated, split_off, updated
 from idiolect.core.objective import Batch, Mixture, Objective, Predictor, members_of
+from idiolect.core.training_mode import FrozenBy
 from idiolect.core.transport import Transport
 from idiolect.core.tree import Params
 from idiolect.errors import UserError
@@ -90,6 +91,7 @@ class Carrying:
     variant: Variant
     passes: tuple[int, ...]  # each with statistics of its own
     shared: int  # the place among them of the shared model's
+    frozen_by: FrozenBy  # what layers that a method holds fixed normalise with
 
     def kept(self, passes: Mapping[PredictorKind, int], kind: PredictorKind) -> int:
         """The place of a kind's statistics."""
@@ -107,11 +109,18 @@ def with_statistics(method: Method, objective: Objective, variant: Variant | Non
 
     variant: None: an average where a server with a model for all sums what it is sent, else silo.
     """
-    if not objective.norms or isinstance(method, WithStatistics):  # newcomers have them already
+    if isinstance(method, WithStatistics):  # a newcomer's
+        return method
+    if not objective.norms:
+        if variant is not None:
+            raise UserError(
+                f"statistics={variant} has no meaning: the model {type(objective.module).__name__} has no "
+                "normalisation layer that keeps statistics; leave it out"
+            )
         return method
     if variant is None:
         bare = innermost_method(method)
-        sums = isinstance(bare, Exchange) and _sums_uploads(bare) and "global" in bare.kinds
+        sums = isinstance(bare, Exchange) and _sums_uploads(as_in(method, bare)) and "global" in bare.kinds
         variant = "average" if sums else "silo"
     return WithStatistics(method, objective.norms, variant)
 
@@ -125,11 +134,19 @@ class WithStatistics(MethodAround):
     variant: Variant
 
     @property
+    def has_global_model(self) -> bool:  # type: ignore[override]
+        """Where clients keep their statistics, each has the shared parameters with its own."""
+        return self.variant != "silo"
+
+    @property
     def carrying(self) -> Carrying:
         """What is carried."""
         passes = tuple(sorted({self.passes.get(kind, 0) for kind in self.kinds}))
         shared = self.passes.get("global", 0)
-        return Carrying(self.layers, self.variant, passes, passes.index(shared) if shared in passes else 0)
+        place = passes.index(shared) if shared in passes else 0
+        # Newcomers train when training is over; where clients keep statistics, theirs are still to be found.
+        is_over = isinstance(innermost_method(self.method), Newcomer) and self.variant != "silo"
+        return Carrying(self.layers, self.variant, passes, place, "kept" if is_over else "batch")
 
     def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
         """The first statistics are the model's own, which come with its parameters."""
@@ -160,7 +177,7 @@ class WithStatistics(MethodAround):
 
     def adapt(self, client: Client, brief: Brief, site: Site) -> Client:
         """As the method says, with the statistics that it predicts with."""
-        there = _at(site, brief.statistics or client.statistics[self.carrying.shared])
+        there = _at(site, brief.statistics or client.statistics[self.carrying.shared], "kept")
         return client._replace(inner=self.method.adapt(client.inner, brief.inner, there))
 
     def predictors(self, client: Client, brief: Brief) -> Predictors:
@@ -237,7 +254,8 @@ class StatisticsExchange(ExchangeAround):
         """Each pass moves its statistics."""
         heard: list[list[Moments]] = []
         by_pass = dict(zip(self.carrying.passes, work.statistics, strict=True))
-        objective = site.objective.hearing(work.statistics[self.carrying.shared], heard, by_pass)
+        shared = work.statistics[self.carrying.shared]
+        objective = site.objective.hearing(shared, heard, by_pass, self.carrying.frozen_by)
         there = replace(site, objective=objective)
         inner = self.inner.step(work.inner, client.inner, down.inner, batches, there)
         moved = tuple(
@@ -284,13 +302,14 @@ class StatisticsExchange(ExchangeAround):
 
 def _sums_uploads(exchange: Exchange) -> bool:
     """Whether clients train in an exchange, and its server gets a weighted sum of what they send."""
-    bare = innermost(exchange)
-    return bare.local_steps != 0 and type(bare).weights is not Exchange.weights
+    if isinstance(exchange, ExchangeAround):
+        return type(exchange).weights is ExchangeAround.weights and _sums_uploads(exchange.inner)
+    return exchange.local_steps != 0 and type(exchange).weights is not Exchange.weights
 
 
-def _at(site: Site, statistics: Statistics) -> Site:
+def _at(site: Site, statistics: Statistics, frozen_by: FrozenBy = "batch") -> Site:
     """The site with a model that has some statistics."""
-    return replace(site, objective=site.objective.hearing(statistics))
+    return replace(site, objective=site.objective.hearing(statistics, frozen_by=frozen_by))
 
 
 def _joined(predictor: Predictor, own: Statistics, shared: Statistics) -> Predictor:

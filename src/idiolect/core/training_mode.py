@@ -6,24 +6,36 @@ where that layer is, or that its forward pass calls the function itself. The mod
 
 from collections.abc import Callable, Collection, Sequence
 from types import FunctionType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _get_current_dispatch_mode as _current_dispatch_mode
 
 from idiolect.core import rng
+from idiolect.core.autodiff import is_transformed
 from idiolect.core.dropout import NOISY
-from idiolect.core.normalisation import Moments, NormLayer, Statistics, Values, batch_normalised
+from idiolect.core.normalisation import (
+    Moments,
+    NormLayer,
+    Statistics,
+    Values,
+    batch_normalised,
+    normalised_by_torch,
+)
 from idiolect.errors import UserError
+
+FrozenBy = Literal["batch", "kept"]
 
 
 class TrainingMode(TorchFunctionMode):
     """One forward pass on rows that are weighted; `seen` has then what its normalisation layers saw.
 
-    statistics: what is put into the layers, by which they are also recognised
-    frozen: layers, by the name of their mean, of which nothing is noted
+    statistics: those of the layers, by which these are also recognised
+    frozen: layers, by the name of their mean, of which nothing is noted; `frozen_by`: whether these, too,
+        normalise with the batch, or with the statistics that were put in
     row_axes: where the rows are in the input of each call, as `found_row_axes` knows; None: not known
     mixes_rows: if not, batch normalisation takes the statistics that were put in
     """
@@ -36,6 +48,7 @@ class TrainingMode(TorchFunctionMode):
         key: Tensor | tuple[()],
         *,
         frozen: Collection[str] = (),
+        frozen_by: FrozenBy = "batch",
         row_axes: Sequence[int | None] | None = None,
         mixes_rows: bool = True,
     ) -> None:
@@ -43,9 +56,13 @@ class TrainingMode(TorchFunctionMode):
         self.seen: list[Moments] = []
         self.shapes: list[torch.Size] = []  # of the inputs of all calls
         self.draws = 0  # calls that drew noise
+        # Layers count batches in place, and read the number: they are given one that stands still.
+        self._counter = torch.ones((), dtype=torch.int64)
+        counters = {layer.counter: self._counter for layer in layers if layer.counter is not None}
+        self.buffers = {**statistics, **counters}  # to be put into the layers
         self._layers = {id(statistics[layer.mean]): layer for layer in layers}
         self._counted = weights > 0
-        self._key, self._frozen, self._row_axes = key, frozen, row_axes
+        self._key, self._frozen, self._frozen_by, self._row_axes = key, frozen, frozen_by, row_axes
         self._in_attention = False
         self._mixes_rows = mixes_rows
 
@@ -53,6 +70,8 @@ class TrainingMode(TorchFunctionMode):
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if args and args[0] is self._counter:
+            return 1.0 if function is Tensor.__float__ else self._counter
         if function is functional.multi_head_attention_forward:
             self._in_attention = True
             try:
@@ -74,6 +93,8 @@ class TrainingMode(TorchFunctionMode):
             raise TypeError("a model that draws noise needs batches with a key")
         key, self.draws = rng.fold(self._key, self.draws), self.draws + 1
         place = self._row_axis(inputs)
+        if place is None and not self._in_attention:  # where rows times heads are rows with more units
+            self._require_no_padding()
         shape = inputs.shape[:axes]
         if not place or place >= axes:
             return rng.uniform(key, *shape).reshape(*shape, *[1] * (inputs.ndim - axes))
@@ -94,11 +115,14 @@ class TrainingMode(TorchFunctionMode):
         normalise = functional.batch_norm
         if running_mean is None or running_var is None:  # whatever mixes rows and keeps nothing
             return normalise(input, None, None, weight, bias, training, momentum, eps)
-        if not training or not self._mixes_rows:
+        if not training or not self._mixes_rows or self._stays(running_mean):
             return normalise(input, running_mean, running_var, weight, bias, False, momentum, eps)
         layer = self._layer_of(running_mean)
-        kept = running_mean, running_var
-        outputs, *moments = batch_normalised(input, self._values(input), kept, (weight, bias), eps)
+        values, kept = self._values(input), (running_mean, running_var)
+        if not is_transformed() and _current_dispatch_mode() is None and values.are_all(input):
+            outputs, *moments = normalised_by_torch(input, kept, (weight, bias), eps)
+        else:
+            outputs, *moments = batch_normalised(input, values, kept, (weight, bias), eps)
         self._note(layer, *moments)
         return outputs
 
@@ -119,8 +143,9 @@ class TrainingMode(TorchFunctionMode):
             return normalise(input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
         layer = self._layer_of(running_mean)
         counted = self._counted.to(input.dtype)
-        if self._row_axis(input) is None:
-            counted = torch.ones_like(input[:, 0].reshape(len(input), -1)[:, 0])
+        if self._row_axis(input) != 0:
+            self._require_no_padding()
+            counted = input.new_ones(input.shape[:1])
         shares = (counted / counted.sum().clamp_min(1))[:, None]
         positions = tuple(range(2, input.ndim))
         mean = (input.mean(positions) * shares).sum(0)
@@ -136,35 +161,36 @@ class TrainingMode(TorchFunctionMode):
             )
         return self._layers[id(running_mean)]
 
+    def _stays(self, running_mean: Tensor) -> bool:
+        """Whether a layer is fixed, and normalises with what was kept."""
+        return self._frozen_by == "kept" and self._layer_of(running_mean).mean in self._frozen
+
     def _note(self, layer: NormLayer, mean: Tensor, variance: Tensor, exists: Tensor) -> None:
         if layer.mean not in self._frozen:
             self.seen.append(Moments(layer, mean, variance, exists))
 
     def _values(self, inputs: Tensor) -> Values:
-        """What of a channel counts in the input of a layer, whose channels are along the second axis."""
-        axes = (0, *range(2, inputs.ndim))
+        """What counts in the input of a layer."""
         place = self._row_axis(inputs)
-        others = inputs.shape[:1].numel() * inputs.shape[2:].numel()
-        counted = self._counted.to(inputs.dtype)
-        if place is None:
-            return Values(axes, None, torch.full_like(counted.sum(), others))
-        shape = [1] * inputs.ndim
-        shape[place] = -1
-        return Values(axes, counted.reshape(shape), counted.sum() * (others // len(counted)))
+        if place is None or place == 1:
+            self._require_no_padding()
+            return Values(0, inputs.new_ones(inputs.shape[:1]))
+        return Values(place, self._counted.to(inputs.dtype))
 
     def _row_axis(self, inputs: Tensor) -> int | None:
-        """Where the rows are; None: somewhere inside of an axis, which is no harm where all rows count."""
+        """Where the rows are; None: somewhere inside of an axis."""
         call, rows = len(self.shapes), len(self._counted)
         self.shapes.append(inputs.shape)
         if self._row_axes is not None and call < len(self._row_axes):
             place = self._row_axes[call]
         else:
             place = 0 if inputs.shape[0] == rows else None
-        if place is None and self._in_attention:  # rows times heads: as if heads were units of a row
-            return 0
-        if place is None and not self._counted.all():
-            raise UserError("a layer that normalises or draws noise gets rows in an order that is not known")
         return place
+
+    def _require_no_padding(self) -> None:
+        """Where it is not known which entries are whose, all must count; of a stack that cannot be asked."""
+        if not self._counted.all():
+            raise UserError("a layer that normalises or draws noise gets rows in an order that is not known")
 
 
 def found_row_axes(two: Sequence[torch.Size], three: Sequence[torch.Size]) -> tuple[int | None, ...]:

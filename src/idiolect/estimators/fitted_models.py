@@ -39,7 +39,7 @@ class FittedModels:
             kind, _ = chosen_predictor(simulation, federation.names[0], kind)
             stacked: dict[str, Predictor] = {str(k): models for k, models in simulation.predictors().items()}
         shared = None
-        if "global" in kinds:
+        if "global" in kinds and result.simulation.method.has_global_model:
             with result.reported("global") as simulation:
                 shared = simulation.global_model()
         return cls(

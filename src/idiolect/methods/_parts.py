@@ -3,7 +3,7 @@
 Their messages hold the shared part as `shared`, their clients the whole model (θ_i, φ_i) as `w`.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic.dataclasses import dataclass
 from torch import Tensor
@@ -45,6 +45,12 @@ def _shuffled(value: Tensor, key: Tensor) -> Tensor:
     return value.reshape(-1)[rng.ranks(key, value.numel())].reshape(value.shape)
 
 
+class SharedPart(NamedTuple):
+    """To a newcomer: θ."""
+
+    shared: Params
+
+
 class Training(NamedTuple):
     """A newcomer's model, and what its optimizer remembers."""
 
@@ -65,7 +71,17 @@ class PersonalPart(core.TrainedNewcomer):
     trains: NewcomerTrains
     local_steps: core.LocalWork
 
-    def begin(self, client: Any, down: Any, site: Site) -> Training:
+    personal_brief: ClassVar[bool] = False  # the server has nothing of a newcomer's own
+
+    def down(self, server: Any, ids: Tensor) -> SharedPart:
+        """θ."""
+        return SharedPart(server.shared)
+
+    def brief(self, server: Any, ids: Tensor) -> SharedPart:
+        """θ."""
+        return SharedPart(server.shared)
+
+    def begin(self, client: Any, down: SharedPart, site: Site) -> Training:
         """w <- (θ, φ)."""
         w = {**client.w, **down.shared}
         return Training(w, self.optimizer.init(self._trained(w, down)))

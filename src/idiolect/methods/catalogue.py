@@ -14,13 +14,18 @@ from idiolect.methods.apfl import APFL
 from idiolect.methods.ditto import Ditto
 from idiolect.methods.drfa import DRFA
 from idiolect.methods.efl import EFL
+from idiolect.methods.fedala import FedALA
 from idiolect.methods.fedamp import FedAMP, HeurFedAMP
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.fedbabu import FedBABU
 from idiolect.methods.fedfomo import FedFomo
 from idiolect.methods.fedgate import FedGATE
+from idiolect.methods.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
+from idiolect.methods.fedpac import FedPAC
+from idiolect.methods.fedproto import FedProto
 from idiolect.methods.fedprox import FedProx
 from idiolect.methods.fedrep import FedRep
+from idiolect.methods.fedrod import FedRoD
 from idiolect.methods.ifca import IFCA
 from idiolect.methods.knn_per import KNNPer
 from idiolect.methods.local import Local
@@ -67,6 +72,14 @@ METHODS: tuple[type[Method], ...] = (
     LGFedAvg,
     FedBN,
     SiloBN,
+    FedAvgM,
+    FedAdagrad,
+    FedAdam,
+    FedYogi,
+    FedRoD,
+    FedALA,
+    FedProto,
+    FedPAC,
     FedAMP,
     HeurFedAMP,
     FedFomo,

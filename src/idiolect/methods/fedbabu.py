@@ -116,7 +116,7 @@ class FedBABU(core.Method, core.Exchange):
         part, fixed = {"all": ({**body, **head}, {}), "head": (head, body), "body": (body, head)}[
             self.fine_tune_part
         ]
-        memory = self.optimizer.init(part)
+        memory: Any = self.optimizer.init(part)
         for _ in range(self.fine_tune_steps):
             slopes = site.objective.gradient(part, site.all_rows, fixed=fixed)
             part, memory = self.optimizer.apply(part, slopes, memory, site.rate(self.learning_rate))

@@ -10,16 +10,17 @@ bits: weight decay and the optimizer's memory do not touch it. The personal mode
 with the own head; the localized one is (θ_i, φ_i), as the client left its round.
 """
 
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from idiolect import core
 from idiolect.core import STRICT, Batches, Params, Site, hyper, tree
 from idiolect.methods._parts import First, NewcomerTrains, PersonalPart, Start, divide
+from idiolect.methods._phases import BodySteps, head_steps, require_some_of_all
 
 
 class Server(NamedTuple):
@@ -74,7 +75,7 @@ class FedRep(core.Method, core.Exchange):
     local_steps: core.LocalWork = hyper(
         10, "local steps in a round, of head and body", symbol="τ_h + τ_b", paper="11 or 15 passes"
     )
-    body_steps: Annotated[int, Field(ge=0)] | core.Epochs | None = hyper(
+    body_steps: BodySteps = hyper(
         None, "the last of them, which train the body; None: half", symbol="τ_b", paper="1 or 5 passes"
     )
     weighting: core.Weighting = hyper("uniform", "weights of the replies", symbol="a_i")
@@ -84,14 +85,7 @@ class FedRep(core.Method, core.Exchange):
 
     @model_validator(mode="after")
     def _body_steps_are_some_of_all(self) -> Self:
-        if self.body_steps is None:
-            return self
-        if isinstance(self.body_steps, core.Epochs) != isinstance(self.local_steps, core.Epochs):
-            raise ValueError("body_steps and local_steps must both be steps, or both passes: {'epochs': 1}")
-        if _count(self.body_steps) > _count(self.local_steps):
-            raise ValueError(
-                f"body_steps={_count(self.body_steps)} must be at most local_steps={_count(self.local_steps)}"
-            )
+        require_some_of_all(self.body_steps, self.local_steps)
         return self
 
     def server_init(self, params: Params, population: core.Population, key: Tensor) -> Server:
@@ -117,7 +111,8 @@ class FedRep(core.Method, core.Exchange):
         """φ_i or θ_i moves, the other keeps its bits."""
         head = self._moved(work.head, work.body.params, batches[0], site)
         body = self._moved(work.body, work.head.params, batches[0], site)
-        trains_head = torch.as_tensor(site.clock.step) < self._head_steps(site)
+        first_steps = head_steps(site, self.local_steps, self.body_steps, share=1 / 2)
+        trains_head = torch.as_tensor(site.clock.step) < first_steps
         return Work(tree.where(trains_head, work.body, body), tree.where(trains_head, head, work.head))
 
     def finish(self, work: Work, client: Client, down: Shared, site: Site) -> tuple[Client, Shared]:
@@ -148,14 +143,3 @@ class FedRep(core.Method, core.Exchange):
         """One step on a part of the model."""
         slopes = site.objective.gradient(part.params, batch, fixed=fixed)
         return Part(*self.optimizer.apply(part.params, slopes, part.memory, site.rate(self.learning_rate)))
-
-    def _head_steps(self, site: Site) -> Tensor:
-        """τ_h of this client: the same share of its steps for all, also where these are counted in passes."""
-        whole = _count(self.local_steps)
-        body = whole // 2 if self.body_steps is None else _count(self.body_steps)
-        return site.full_steps * (whole - body) // whole
-
-
-def _count(work: core.LocalWork | Literal[0]) -> int:
-    """Steps or passes."""
-    return work.epochs if isinstance(work, core.Epochs) else work

@@ -15,8 +15,10 @@ from typing import Any
 
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from idiolect.core import tree
+from idiolect.core.inputs import Inputs, row_shapes
 from idiolect.core.neighbours import Store
 from idiolect.core.objective import Predictor, in_precision
 from idiolect.core.task import Task
@@ -54,7 +56,7 @@ class ClientModels:
         """The simulation in the state in which a kind of model is reported."""
         yield self.simulation
 
-    def predict(self, client: str, inputs: Tensor | pd.DataFrame, kind: str | None = None) -> list[Any]:
+    def predict(self, client: str, inputs: Inputs | pd.DataFrame, kind: str | None = None) -> list[Any]:
         """A client's predictions: class names where there are any, class numbers, or numbers.
 
         `inputs` are rows like those of the federation, or a table like the one it was made of.
@@ -65,7 +67,7 @@ class ClientModels:
         return model.name_answers(model.decide(model.outputs(inputs)))
 
     def predict_proba(
-        self, client: str, inputs: Tensor | pd.DataFrame, kind: str | None = None
+        self, client: str, inputs: Inputs | pd.DataFrame, kind: str | None = None
     ) -> pd.DataFrame:
         """The probability of each class, a column for each; takes what `predict` takes."""
         model = self._personal(client, kind)
@@ -97,7 +99,7 @@ def client_number(client: str, names: tuple[str, ...]) -> int:
 def chosen_predictor(simulation: Simulation, client: str | None, kind: str | None) -> tuple[str, Predictor]:
     """A client's model of some kind, by default the one that the method is judged by; and the kind.
 
-    The model of the kind global is everybody's, and needs no client.
+    The model of the kind global is everybody's, and needs no client, unless clients keep statistics.
     """
     number = None if client is None else client_number(client, simulation.federation.names)
     kinds = simulation.method.kinds
@@ -105,7 +107,9 @@ def chosen_predictor(simulation: Simulation, client: str | None, kind: str | Non
     if kind not in kinds:
         known = ", ".join(kinds)
         raise UserError(f"kind={kind} is not possible: the models of {simulation.method.name} are {known}")
-    if kind == "global":  # where clients' states are at silos, it is there nevertheless
+    if (
+        kind == "global" and simulation.method.has_global_model
+    ):  # where clients' states are at silos, it is there nevertheless
         return kind, simulation.global_model()
     if number is None:
         raise UserError(f"--client is missing: every client has its own model of the kind {kind}")
@@ -150,7 +154,6 @@ def export_client(
         raise UserError(f"out={str(target)!r} exists already; choose another name")
     federation = simulation.federation
     kind, model = personal_model(simulation, client, kind, thresholds)
-    row = federation.inputs[:1]
     card = card_of(simulation, config, client, kind, model, run)
     content = {
         "format": FORMAT,
@@ -163,9 +166,7 @@ def export_client(
         "dtype": config.dtype,
         "members": len(model.module.members) if isinstance(model.module, MixedModel) else 0,
         "stored_rows": isinstance(model.module, NeighbourModel),
-        "input_shape": list(row.shape[1:]),
-        # Characters are codes: the model's table of embeddings has a row for each.
-        "codes": None if row.is_floating_point() else int(federation.inputs.max()) + 1,
+        **_described(federation.inputs),
         "task": model.task.plain(),
         "class_names": list(federation.class_names),
         "preprocessing": json.loads(federation.preprocessing.to_json()) if federation.preprocessing else None,
@@ -208,10 +209,25 @@ def load_model(path: str | Path) -> PersonalModel:
 
 def _stand_in(card: dict[str, Any], task: Task) -> Federation:
     """A federation of one row with the shapes that a model's factory looks at."""
-    shape = (1, *card["input_shape"])
-    codes = card["codes"]
-    inputs = torch.zeros(shape) if codes is None else torch.full(shape, codes - 1, dtype=torch.int64)
+    inputs = _one_row(card["input_shape"], card["codes"])
     classes = torch.zeros(1, dtype=torch.int64)
     targets = classes if task.is_classification else torch.zeros(1, task.outputs)
     row = Rows.of_clients([classes])
     return Federation(inputs, targets, task, ("stand-in",), row, row, row)
+
+
+def _described(inputs: Inputs) -> dict[str, Any]:
+    """What a model's factory looks at: the shape of a row, and how many codes there are, if any."""
+    # Characters are codes: the model's table of embeddings has a row for each.
+    codes = tree.map_tree(lambda leaf: None if leaf.is_floating_point() else int(leaf.max()) + 1, inputs)
+    return {"input_shape": row_shapes(inputs), "codes": codes}
+
+
+def _one_row(shapes: Any, codes: Any) -> Inputs:
+    """The inverse of `_described`: one row like those of the federation."""
+    if isinstance(shapes, dict):
+        return {name: _one_row(shapes[name], codes[name]) for name in shapes}
+    if isinstance(codes, list):  # several inputs in order
+        return tuple(_one_row(*each) for each in zip(shapes, codes, strict=True))
+    shape = (1, *shapes)
+    return torch.zeros(shape) if codes is None else torch.full(shape, codes - 1, dtype=torch.int64)

@@ -15,7 +15,9 @@ from idiolect.aggregation.rules import RULES, RobustRule
 from idiolect.codecs.choice import CodecConfig
 from idiolect.core.hyper import STRICT
 from idiolect.core.method import Method
+from idiolect.core.outer_step import OUTER_STEPS, OuterStep
 from idiolect.core.parts import PartChoice
+from idiolect.core.statistics import Variant
 from idiolect.data.catalogue import CATALOGUE as DATA
 from idiolect.data.catalogue import is_name
 from idiolect.data.federation import Federation
@@ -121,6 +123,11 @@ class RunConfig:
         discriminator="name",
         description="a sum that a few wrong uploads cannot lead astray: clip, median, trimmed or krum",
     )
+    outer: OuterStep | None = Field(
+        default=None,
+        discriminator="name",
+        description="a server's step in place of the average: avgm, adagrad, adam or yogi",
+    )
     rounds: Annotated[WholeNumber, Field(ge=1)] | None = Field(
         default=None, description="rounds of communication; None: as many as validation rows gain from"
     )
@@ -131,6 +138,10 @@ class RunConfig:
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False, description="the l2 term's factor")
     clip: float | None = Field(
         default=None, gt=0, allow_inf_nan=False, description="largest norm of a gradient; None: any"
+    )
+    statistics: Variant | None = Field(
+        default=None,
+        description="of normalisation layers: average, pooled or silo (kept); None: what suits the method",
     )
     dtype: Literal["float32", "float64"] = Field(default="float32", description="precision of models")
     engine: HereEngine | RayEngineChoice = Field(
@@ -306,7 +317,7 @@ def _with_sections(settings: Settings) -> Settings:
                     f"{name}={built[name]} is not possible: it has settings, as {name}.{first}=..."
                 )
             built[name] = build(kind, _listed(built[name], "metrics"), name)
-    for name, choices in (("engine", ENGINES), ("robust", RULES)):
+    for name, choices in (("engine", ENGINES), ("robust", RULES), ("outer", OUTER_STEPS)):
         chosen = built.get(name)
         if isinstance(chosen, Mapping) and chosen.get("name") in choices:
             built[name] = build(choices[chosen["name"]], chosen, name)

@@ -8,6 +8,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from idiolect.core.inputs import Inputs, as_arguments, in_real_precision
 from idiolect.core.modules import tensors_of
 from idiolect.core.neighbours import Neighbours, Store, answer, filled
 from idiolect.core.objective import Mixture, Predictor, with_features
@@ -26,9 +27,9 @@ class MixedModel(nn.Module):
         self.members = nn.ModuleList(members)
         self.register_buffer("weights", weights)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
         """The mixed outputs."""
-        outputs = torch.stack([member(inputs) for member in self.members])
+        outputs = torch.stack([member(*inputs, **named) for member in self.members])
         return torch.tensordot(self.weights, outputs, dims=1)
 
 
@@ -87,11 +88,11 @@ class PersonalModel:
         """The precision of the parameters."""
         return next(self.module.parameters()).dtype
 
-    def outputs(self, inputs: Tensor) -> Tensor:
+    def outputs(self, inputs: Inputs) -> Tensor:
         """The model's outputs for rows that are inputs already."""
-        inputs = inputs.to(self.dtype) if inputs.is_floating_point() else inputs
+        arguments, keywords = as_arguments(in_real_precision(inputs, self.dtype))
         with torch.no_grad():
-            return torch.as_tensor(self.module(inputs))
+            return torch.as_tensor(self.module(*arguments, **keywords))
 
     def decide(self, outputs: Tensor) -> Tensor:
         """What outputs say: numbers of classes, or numbers in the target's own units.

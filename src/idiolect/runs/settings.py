@@ -18,8 +18,8 @@ from idiolect.errors import UserError
 Settings = dict[str, Any]
 
 # Sections that are chosen by a name and have options of their own.
-NAMED_SECTIONS = ("method", "data", "model", "engine", "robust")
-OPTIONAL_SECTIONS = ("robust",)  # of these: None is none
+NAMED_SECTIONS = ("method", "data", "model", "engine", "robust", "outer")
+OPTIONAL_SECTIONS = ("robust", "outer")  # of these: None is none
 # Settings of other sections that are chosen so: `codec.up=topk codec.up.keep=0.1`.
 NAMED_SETTINGS = (("codec", "up"), ("codec", "down"), ("participation", "plan"))
 # Short names, and what they are short for.

@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 import torch
 
+from idiolect.aggregation.outer import Outer
 from idiolect.aggregation.robust import Robust
+from idiolect.core.method import Method
 from idiolect.data.catalogue import CATALOGUE as DATA
 from idiolect.data.catalogue import is_name, load
 from idiolect.data.federation import Federation, upper_class_shares
@@ -81,9 +83,8 @@ def build_setting(config: RunConfig, federation: Federation, store: Store | None
         model = build_model(model, federation, seed=config.seed, **options)
     else:
         model = preparation.prepare_copy(model, config.seed)
-    method = build_method(config.method)
     return set_up(
-        config.codec.wrap(method if config.robust is None else Robust(method, config.robust)),
+        _method_of(config),
         model,
         federation,
         seed=config.seed,
@@ -91,9 +92,20 @@ def build_setting(config: RunConfig, federation: Federation, store: Store | None
         weight_decay=config.weight_decay,
         dtype=torch.float64 if config.dtype == "float64" else torch.float32,
         clip=config.clip,
+        statistics=config.statistics,
         store=store,
         train=config.train or ("adapter" if preparation.adapter else None),
     )
+
+
+def _method_of(config: RunConfig) -> Method:
+    """The method with what the settings put around it."""
+    method = build_method(config.method)
+    if config.outer is not None:
+        method = Outer(method, config.outer)
+    if config.robust is not None:
+        method = Robust(method, config.robust)
+    return config.codec.wrap(method)
 
 
 def preparation_of(config: RunConfig) -> Preparation:

@@ -8,6 +8,7 @@ from typing import Any
 from idiolect.errors import UserError
 from idiolect.evaluation.metrics import all_named, measures_of
 from idiolect.runs.config import AT_SILOS, RunConfig, resolve
+from idiolect.runs.identity import ADDED_LATER
 from idiolect.runs.settings import Settings, merge
 from idiolect.runs.setup import preparation_of
 from idiolect.silo.requests import Patience
@@ -18,6 +19,7 @@ _OWN = ("silos", "schema", "minimum_replies", "answer_seconds", "patience_second
 _SHARED = (
     "method",
     "codec",
+    "robust",
     "model",
     "train",
     "rounds",
@@ -25,6 +27,7 @@ _SHARED = (
     "batch_size",
     "weight_decay",
     "clip",
+    "statistics",
     "dtype",
 )
 # Silos keep the models of the last evaluation, so by default that is what is reported.
@@ -129,7 +132,7 @@ def serve_settings(settings: Mapping[str, Any], folder: Path) -> ServeSettings:
 
 def agreed_config(shared: Mapping[str, Any]) -> RunConfig:
     """The configuration of which a silo was told the part that it agrees to; anything else is left out."""
-    told = {key: shared[key] for key in _SHARED if key in shared}
+    told = {key: shared.get(key, ADDED_LATER[key]) if key in ADDED_LATER else shared[key] for key in _SHARED}
     config = resolve(merge(_FIXED, {**told, "evaluation": {"metrics": shared["evaluation"]["metrics"]}}))
     if (weights := preparation_of(config).weights) is not None:
         raise UserError(
