@@ -146,6 +146,7 @@ class Silos:
             key=self.setting.client_key(client_id, round_number),
             clock=Clock(torch.tensor(round_number), torch.tensor(0), clock_steps),
             rows=rows,
+            validation=rows,
         )
 
 
