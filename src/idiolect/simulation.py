@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from idiolect.core import tree
 from idiolect.core.around import MethodAround
+from idiolect.core.device import find_device, to_device, to_host
 from idiolect.core.exchange import ClientState, LocalWork, Message, ServerState, Site
 from idiolect.core.method import Method, PredictorKind
 from idiolect.core.objective import Predictor
@@ -42,6 +43,7 @@ class Simulation:
         engine: EngineName | HereEngine | RayEngineChoice = "vectorised",
         store: Store | None = None,
         round_steps: int | None = None,
+        device: str | torch.device = "cpu",
     ) -> None:
         setting = set_up(
             method,
@@ -54,6 +56,7 @@ class Simulation:
             clip=clip,
             store=store,
             round_steps=round_steps,
+            device=find_device(str(device)),
         )
         self._begin(setting, plan or Uniform(), engine)
 
@@ -167,11 +170,12 @@ class Simulation:
             clip=setting.objective.clip,
             engine="vectorised" if choice == "ray" else choice,
             round_steps=round_steps,
+            device=setting.device,
         )
 
     def clients(self, ids: Tensor | None = None) -> ClientState:
         """The stacked states of some clients, or of all."""
-        return self.engine.setting.states(self._ids(ids))
+        return to_host(self.engine.setting.states(self._ids(ids)))
 
     def predictors(self, ids: Tensor | None = None) -> dict[PredictorKind, Predictor]:
         """The stacked models of some clients, or of all, by kind."""
@@ -206,10 +210,11 @@ class Simulation:
             return self.engine.survey(look, self.server, part, ids, self.round)
 
         def look_adapted(client: ClientState, brief: Message, site: Site) -> Any:
-            place = (ids == site.client_id).to(torch.int64).argmax()
+            place = (everybody == site.client_id).to(torch.int64).argmax()
             return look(tree.row(adapted, place), brief, site)
 
         adapted = self.engine.survey(self.method.adapt, self.server, self.federation.train, ids, self.round)
+        adapted, everybody = to_device((adapted, ids), self.engine.setting.device)
         return self.engine.survey(look_adapted, self.server, part, ids, self.round)
 
     def _ids(self, ids: Tensor | None) -> Tensor:

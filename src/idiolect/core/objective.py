@@ -68,6 +68,11 @@ class Objective:
         """The precision of the parameters."""
         return next(self.module.parameters()).dtype
 
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.module.parameters()).device
+
     def initial_params(self) -> Params:
         """The module's own parameters, detached."""
         return {name: p.detach().clone() for name, p in self.module.named_parameters()}

@@ -9,6 +9,7 @@ from pydantic.dataclasses import dataclass
 from torch import nn
 
 from idiolect.codecs.choice import with_own_codec
+from idiolect.core.device import CPU
 from idiolect.core.hyper import STRICT
 from idiolect.core.method import Method
 from idiolect.core.objective import Objective, in_precision, seeded_module
@@ -63,18 +64,24 @@ def set_up(
     clip: float | None = None,
     store: Store | None = None,
     round_steps: int | None = None,
+    device: torch.device = CPU,
 ) -> Setting:
-    """The method with its own codec and what it declares to observe, model and data in one precision."""
+    """The method with its own codec and what it declares to observe, model and data in one precision.
+
+    First models are drawn on the CPU, whatever the device.
+    """
     federation = federation.to(dtype)
     module = in_precision(model, dtype) if isinstance(model, nn.Module) else seeded_module(model, seed, dtype)
+    module = module.to(CPU)
     return Setting(
         observed(with_own_codec(method.for_model(module))),
         Objective(module, federation.task, weight_decay, clip),
         federation,
-        store or MemoryStore(len(federation)),
+        store or MemoryStore(len(federation), device),
         seed=seed,
         batch_size=batch_size,
         round_steps=round_steps,
+        device=device,
     )
 
 

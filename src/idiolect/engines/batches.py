@@ -9,7 +9,8 @@ before it has seen them all.
 import torch
 from torch import Tensor
 
-from idiolect.core import rng
+from idiolect.core import rng, tree
+from idiolect.core.device import CPU, has_room, to_device
 from idiolect.core.exchange import Epochs
 from idiolect.core.objective import Batch
 from idiolect.data.federation import Federation, Rows
@@ -28,8 +29,17 @@ class Batches:
         self.dtype = dtype or federation.inputs.dtype
         self.seed = seed
         self.batch_size = batch_size
+        self.inputs, self.targets = federation.inputs, federation.targets
+        self.device = self.rows_device = CPU
         sizes = federation.train.sizes
         self.batch_sizes = sizes if batch_size is None else sizes.clamp_max(batch_size)
+
+    def move_to(self, device: torch.device) -> None:
+        """Give batches on a device; all rows are kept there if they fit, else the rows of each are moved."""
+        rows = (self.federation.inputs, self.federation.targets)
+        fit = has_room(device, sum(leaf.nbytes for leaf in tree.leaves(rows)))
+        self.device, self.rows_device = device, device if fit else CPU
+        self.inputs, self.targets = to_device(rows, self.rows_device)
 
     def steps(self, work: "int | Epochs", ids: Tensor) -> Tensor:
         """Local work as a number of steps for each client."""
@@ -58,11 +68,13 @@ class Batches:
 
     def weights(self, ids: Tensor, width: int) -> Tensor:
         """The weight of each row of a client's batches, [.., width]: 1/b, and 0 where it only pads."""
-        return _row_weights(self.batch_sizes[ids], width, self.dtype)
+        return to_device(_row_weights(self.batch_sizes[ids], width, self.dtype), self.device)
 
     def gather(self, rows: Tensor, weights: Tensor) -> Batch:
         """The rows themselves."""
-        return Batch(_take(self.federation.inputs, rows), _take(self.federation.targets, rows), weights)
+        rows = to_device(rows, self.rows_device)
+        batch = Batch(_take(self.inputs, rows), _take(self.targets, rows), weights)
+        return batch if self.rows_device == self.device else to_device(batch, self.device)
 
     def all_rows(self, part: Rows, ids: Tensor) -> Batch:
         """All rows of each client in one part of the federation, padded to the largest of these clients."""
@@ -71,7 +83,7 @@ class Batches:
         place = torch.arange(width) % sizes.clamp_min(1)[:, None]
         # A client without rows gets somebody's row with weight zero: its sums are then exactly zero.
         index = part.index[(part.offsets[ids][:, None] + place).clamp_max(len(part.index) - 1)]
-        return self.gather(index, _row_weights(sizes, width, self.dtype))
+        return self.gather(index, to_device(_row_weights(sizes, width, self.dtype), self.device))
 
 
 def _take(flat: Tensor, rows: Tensor) -> Tensor:

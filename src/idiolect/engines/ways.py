@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from idiolect.core import rng, tree
+from idiolect.core.device import to_device, to_host
 from idiolect.core.objective import Batch
 from idiolect.engines.chunks import chunk_size
 from idiolect.engines.engine import Setting
@@ -99,17 +100,24 @@ def stacking_obstacle(setting: Setting) -> str | None:
 
 def _keeps_rows_apart(setting: Setting) -> bool:
     """Whether the first and the last of some rows give, bit for bit, the same beside any others."""
-    inputs, predict = setting.federation.inputs, setting.objective.predict
-    rows = inputs[torch.linspace(0, len(inputs) - 1, PROBED_ROWS).long()]
+    predict, places = (
+        setting.objective.predict,
+        torch.linspace(0, len(setting.federation.inputs) - 1, PROBED_ROWS),
+    )
+    rows = setting.batches.gather(places.long(), places).inputs
     # First parameters may be zero, and then nothing is seen.
     params = {
-        name: value + 0.1 * rng.uniform(rng.key(0, "probe", place), *value.shape).to(value.dtype)
+        name: value
+        + 0.1 * rng.uniform(to_device(rng.key(0, "probe", place), value.device), *value.shape).to(value.dtype)
         for place, (name, value) in enumerate(setting.objective.initial_params().items())
     }
-    outputs = predict(params, rows)
+    outputs = to_host(predict(params, rows))
     return all(
         outputs[place].allclose(
-            predict(params, rows[place].expand_as(rows).clone())[place], rtol=0, atol=0, equal_nan=True
+            to_host(predict(params, rows[place].expand_as(rows).clone()))[place],
+            rtol=0,
+            atol=0,
+            equal_nan=True,
         )
         for place in (0, -1)
     )

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from idiolect.core.device import find_device
 from idiolect.data.catalogue import CATALOGUE as DATA
 from idiolect.data.catalogue import is_name, load
 from idiolect.data.federation import Federation, upper_class_shares
@@ -85,6 +86,7 @@ def build_setting(config: RunConfig, federation: Federation, store: Store | None
         dtype=torch.float64 if config.dtype == "float64" else torch.float32,
         clip=config.clip,
         store=store,
+        device=find_device(config.device),
     )
 
 

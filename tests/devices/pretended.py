@@ -1,0 +1,150 @@
+"""A GPU that is not there: shapes, types and devices of its tensors are real, their values are not.
+
+There are two, because neither can do all:
+
+cuda   tensors of torch's FakeTensorMode. A torch that was built without CUDA cannot differentiate them, so
+       gradients are zeros of the parameters' shapes; the forward passes are those of a GPU.
+meta   torch's device of that name, which takes gradients too.
+
+Whatever asks for a value on either (`item`, a branch, `nonzero`) raises, and so does every operation of tensors
+on two devices. On the CPU everything is computed
+as always. What crosses back to it gets some values there, the same each time.
+"""
+
+import ctypes
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+from torch import Tensor
+from torch._functorch import eager_transforms
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from idiolect.core import autodiff
+
+Pretended = Literal["cuda", "meta"]
+DEVICES: tuple[Pretended, ...] = ("cuda", "meta")
+FREE_BYTES = 2**30
+_COPIES = {torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default, torch.ops.aten.copy.default}
+
+
+class CrossingError(AssertionError):
+    """Tensors of two devices met, or one crossed where none should."""
+
+
+class _Routing(TorchDispatchMode):
+    """Lets the CPU compute, leaves the rest to the pretended GPU, and watches who crosses."""
+
+    def __init__(self, fake: FakeTensorMode | None) -> None:
+        super().__init__()
+        self.fake = fake
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        devices = {tensor.device.type for tensor in tensors}
+        asked = kwargs.get("device")
+        target = None if asked is None else torch.device(asked).type
+        if operation in _COPIES and target is not None and devices != {target}:
+            return self._crossed(operation, args, kwargs, tensors[0], target)
+        if len(devices) > 1 and not _is_of_a_number(operation, tensors):
+            raise CrossingError(f"{operation} of tensors on {' and '.join(sorted(devices))}")
+        if devices | {target} <= {"cpu", None}:
+            with unset_fake_temporarily():
+                return operation(*args, **kwargs)
+        return operation(*args, **kwargs)
+
+    def _crossed(self, operation: Any, args: Any, kwargs: Any, moved: Tensor, target: str) -> Any:
+        if target == "cpu":
+            if not _is_called_by("to_host"):
+                raise CrossingError("a tensor came back from the device, and not by to_host")
+            with unset_fake_temporarily():
+                return some_values(moved, kwargs.get("dtype") or moved.dtype)
+        # A literal that is made on a device is made of a number on the CPU.
+        if moved.ndim and not _is_called_by("to_device") and not _is_called_by("move_to"):
+            raise CrossingError(f"a tensor {tuple(moved.shape)} went to the device, and not by to_device")
+        if self.fake is not None:
+            args = pytree.tree_map_only(Tensor, self.fake.from_tensor, args)
+        return operation(*args, **kwargs)
+
+
+def _is_of_a_number(operation: Any, tensors: list[Tensor]) -> bool:
+    """Whether one of two operands, entry by entry, is a number: under vmap x + 1 comes so, and devices take it."""
+    on_cpu = [tensor for tensor in tensors if tensor.device.type == "cpu"]
+    return torch.Tag.pointwise in operation.tags and len(tensors) == 2 and not on_cpu[0].ndim
+
+
+def some_values(like: Tensor, dtype: torch.dtype) -> Tensor:
+    """Values for a tensor that has none: different ones, small, positive, and the same for the same shape."""
+    if dtype == torch.bool:
+        return torch.ones(like.shape, dtype=dtype)
+    if not dtype.is_floating_point:
+        return torch.zeros(like.shape, dtype=dtype)
+    return (1 + torch.arange(like.numel()) % 7).div(10).to(dtype).reshape(like.shape)
+
+
+def _is_called_by(name: str) -> bool:
+    """Whether a function of this name of the package is among the callers."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == name and "idiolect" in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back
+    return False
+
+
+@contextmanager
+def pretended(device: Pretended, monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
+    """In the block there is such a device."""
+    fake = FakeTensorMode() if device == "cuda" else None
+    if fake is not None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device=None: (FREE_BYTES, 2 * FREE_BYTES))
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
+        monkeypatch.setattr(autodiff, "peek_interpreter_stack", lambda: "always inside of transforms")
+        monkeypatch.setattr(eager_transforms, "grad_impl", _zero_gradients)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # modes are of one thread
+    # Parameters that are moved are replaced: a fake tensor cannot be put into one that was real.
+    torch.__future__.set_overwrite_module_params_on_conversion(True)
+    try:
+        with _guard_of_a_gpu(), fake or nullcontext(), _Routing(fake):
+            yield torch.device(device, 0)
+    finally:
+        torch.__future__.set_overwrite_module_params_on_conversion(False)
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def _guard_of_a_gpu() -> Iterator[None]:
+    """Let torch, which switches to a tensor's GPU before it indexes it, switch nothing where it has no CUDA."""
+    if torch.cuda._is_compiled():
+        yield
+        return
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
+    guards = (ctypes.c_void_p * 2).in_dll(library, "_ZN3c104impl26device_guard_impl_registryE")
+    guards[1] = guards[0]  # CUDA's as that of the CPU, which does nothing
+    try:
+        yield
+    finally:
+        guards[1] = None
+
+
+def _zero_gradients(function: Any, argnums: Any, has_aux: bool, args: Any, kwargs: Any) -> Any:
+    """In place of torch.func.grad: the value is computed, and the gradients are zeros."""
+    value = function(*args, **kwargs)
+    at = args[argnums] if isinstance(argnums, int) else tuple(args[place] for place in argnums)
+    zeros = pytree.tree_map(torch.zeros_like, at)
+    return (zeros, value[1]) if has_aux else zeros
+
+
+def is_on(device: str, tree: Any) -> bool:
+    """Whether all tensors of a tree are on a device."""
+    return {leaf.device.type for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)} == {device}
