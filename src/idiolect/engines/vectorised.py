@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from idiolect.core import tree
 from idiolect.core.cohort import Cohort
-from idiolect.core.device import to_device, to_host
+from idiolect.core.device import CPU, to_device, to_host
 from idiolect.core.exchange import ClientState, Exchange, Message, ServerState
 from idiolect.core.objective import Batch, Objective
 from idiolect.core.schedule import Clock
@@ -20,7 +20,7 @@ from idiolect.data.federation import Rows
 from idiolect.engines.allocator import keep_freed_memory
 from idiolect.engines.chunks import padded, padded_width, parameter_bytes, similar_size, similar_work, stages
 from idiolect.engines.compiler.compiler import Compiler
-from idiolect.engines.compiler.passes import PASSES
+from idiolect.engines.compiler.passes import ON_CPU_ONLY, PASSES
 from idiolect.engines.engine import Look, Outcome, Setting, Traffic
 from idiolect.engines.local_work import Chunk, LocalWork, Seat, Stages, first_of, over_clients
 from idiolect.engines.threads import ClientThreads
@@ -49,6 +49,8 @@ class Vectorised:
         self.setting = setting
         self.way = way or choose_way(setting)
         self._has_more_to_say = way is None and self.way == Way(1, is_recorded=False)
+        if passes is not None and setting.device != CPU:
+            passes = [name for name in passes if name not in ON_CPU_ONLY]
         self._compiler = Compiler(passes) if passes is not None and self.way.is_recorded else None
         self._threads = ClientThreads(setting.objective)
         self._client_bytes = parameter_bytes(setting.objective.module)

@@ -11,6 +11,7 @@ import torch
 from pydantic import Field, InstanceOf
 from pydantic.dataclasses import dataclass
 
+from idiolect.aggregation.rules import RULES, RobustRule
 from idiolect.codecs.choice import CodecConfig
 from idiolect.core.device import DeviceName, find_device
 from idiolect.core.hyper import STRICT
@@ -106,6 +107,11 @@ class RunConfig:
         default_factory=Participation, description="who takes part, and how much work each completes"
     )
     codec: CodecConfig = Field(default_factory=CodecConfig, description="what compresses the messages")
+    robust: RobustRule | None = Field(
+        default=None,
+        discriminator="name",
+        description="a sum that a few wrong uploads cannot lead astray: clip, median, trimmed or krum",
+    )
     rounds: Annotated[WholeNumber, Field(ge=1)] | None = Field(
         default=None, description="rounds of communication; None: as many as validation rows gain from"
     )
@@ -224,7 +230,7 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
         if "name" not in settings.get(section, {}):
             raise UserError(f"{section} is missing; give it as {section}=NAME (see `idiolect {command}`)")
     for section in NAMED_SECTIONS:
-        _check_name(section, settings.get(section, {}))
+        _check_name(section, settings.get(section) or {})
     settings = _with_defaults(settings)
     config = build(RunConfig, _with_sections(settings), "")
     config.codec.wrap(build_method(config.method))  # says whether the codec suits the method
@@ -294,9 +300,10 @@ def _with_sections(settings: Settings) -> Settings:
                     f"{name}={built[name]} is not possible: it has settings, as {name}.{first}=..."
                 )
             built[name] = build(kind, _listed(built[name], "metrics"), name)
-    engine = built.get("engine", {})
-    if isinstance(engine, Mapping) and engine.get("name") in ENGINES:
-        built["engine"] = build(ENGINES[engine["name"]], engine, "engine")
+    for name, choices in (("engine", ENGINES), ("robust", RULES)):
+        chosen = built.get(name)
+        if isinstance(chosen, Mapping) and chosen.get("name") in choices:
+            built[name] = build(choices[chosen["name"]], chosen, name)
     return built
 
 

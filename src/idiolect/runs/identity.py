@@ -12,6 +12,7 @@ from idiolect.runs.settings import Settings
 # was without them. Whoever adds a setting adds a line; a dot leads into a section, as in "evaluation.train".
 ADDED_LATER: dict[str, Any] = {
     "device": "cpu",
+    "robust": None,
 }
 
 

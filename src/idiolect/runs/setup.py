@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from idiolect.aggregation.robust import Robust
 from idiolect.core.device import find_device
 from idiolect.data.catalogue import CATALOGUE as DATA
 from idiolect.data.catalogue import is_name, load
@@ -76,8 +77,9 @@ def build_setting(config: RunConfig, federation: Federation, store: Store | None
     model = options.pop("name")
     if isinstance(model, str):
         model = build_model(model, federation, seed=config.seed, **options)
+    method = build_method(config.method)
     return set_up(
-        config.codec.wrap(build_method(config.method)),
+        config.codec.wrap(method if config.robust is None else Robust(method, config.robust)),
         model,
         federation,
         seed=config.seed,
