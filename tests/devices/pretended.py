@@ -6,9 +6,9 @@ cuda   tensors of torch's FakeTensorMode. A torch that was built without CUDA ca
        gradients are zeros of the parameters' shapes; the forward passes are those of a GPU.
 meta   torch's device of that name, which takes gradients too.
 
-Whatever asks for a value on either (`item`, a branch, `nonzero`) raises, and so does every operation of tensors
-on two devices. On the CPU everything is computed
-as always. What crosses back to it gets some values there, the same each time.
+Whatever asks for a value on either (`item`, a branch, `nonzero`) raises. So does an operation of tensors on
+two devices, and a tensor that the client half makes without naming its device. On the CPU everything is
+computed as always. What crosses back to it gets some values there, the same each time.
 """
 
 import ctypes
@@ -16,21 +16,31 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import FrameType
 from typing import Any, Literal
 
 import pytest
 import torch
 from torch import Tensor
 from torch._functorch import eager_transforms
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from idiolect.core import autodiff
+from idiolect.core.exchange import Site
 
 Pretended = Literal["cuda", "meta"]
 DEVICES: tuple[Pretended, ...] = ("cuda", "meta")
 FREE_BYTES = 2**30
+FACTORIES = {
+    getattr(torch, name)
+    for name in (
+        "arange", "as_tensor", "empty", "eye", "from_numpy", "full", "linspace", "logspace", "ones", "rand",
+        "randint", "randn", "randperm", "scalar_tensor", "tensor", "tril_indices", "triu_indices", "zeros",
+    )
+}  # fmt: skip
 _COPIES = {torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default, torch.ops.aten.copy.default}
 
 
@@ -58,7 +68,7 @@ class _Routing(TorchDispatchMode):
         if devices | {target} <= {"cpu", None}:
             with unset_fake_temporarily():
                 return operation(*args, **kwargs)
-        return operation(*args, **kwargs)
+        return operation(*self._faked(args), **kwargs)
 
     def _crossed(self, operation: Any, args: Any, kwargs: Any, moved: Tensor, target: str) -> Any:
         if target == "cpu":
@@ -69,34 +79,63 @@ class _Routing(TorchDispatchMode):
         # A literal that is made on a device is made of a number on the CPU.
         if moved.ndim and not _is_called_by("to_device") and not _is_called_by("move_to"):
             raise CrossingError(f"a tensor {tuple(moved.shape)} went to the device, and not by to_device")
-        if self.fake is not None:
-            args = pytree.tree_map_only(Tensor, self.fake.from_tensor, args)
-        return operation(*args, **kwargs)
+        return operation(*self._faked(args), **kwargs)
+
+    def _faked(self, args: Any) -> Any:
+        """With no tensor that has values."""
+        fake = self.fake
+        if fake is None or all(isinstance(arg, FakeTensor) for arg in args if isinstance(arg, Tensor)):
+            return args
+        return pytree.tree_map_only(
+            Tensor, lambda leaf: leaf if isinstance(leaf, FakeTensor) else fake.from_tensor(leaf), args
+        )
 
 
 def _is_of_a_number(operation: Any, tensors: list[Tensor]) -> bool:
-    """Whether one of two operands, entry by entry, is a number: under vmap x + 1 comes so, and devices take it."""
+    """Whether one of two operands is a number, which devices take: under vmap the 1 of x + 1 comes so."""
     on_cpu = [tensor for tensor in tensors if tensor.device.type == "cpu"]
     return torch.Tag.pointwise in operation.tags and len(tensors) == 2 and not on_cpu[0].ndim
 
 
-def some_values(like: Tensor, dtype: torch.dtype) -> Tensor:
-    """Values for a tensor that has none: different ones, small, positive, and the same for the same shape."""
-    if dtype == torch.bool:
-        return torch.ones(like.shape, dtype=dtype)
-    if not dtype.is_floating_point:
-        return torch.zeros(like.shape, dtype=dtype)
-    return (1 + torch.arange(like.numel()) % 7).div(10).to(dtype).reshape(like.shape)
+class ExplicitDevices(TorchFunctionMode):
+    """Refuses to make a tensor in the client half without a word on which device it is to be."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if function in FACTORIES and kwargs.get("device") is None and not isinstance(args[0], Tensor):
+            caller = sys._getframe(1).f_code
+            # Keys of names and numbers are made on the CPU, and put into those of clients as numbers.
+            if (
+                "/idiolect/" in caller.co_filename
+                and "core/rng.py" not in caller.co_filename
+                and _is_at_a_site()
+            ):
+                raise CrossingError(f"torch.{function.__name__} in {caller.co_qualname} names no device")
+        return function(*args, **kwargs)
+
+
+def _callers() -> Iterator[FrameType]:
+    frame = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _is_at_a_site() -> bool:
+    """Whether a function of the client half, which is given its site, is among the callers."""
+    return any(isinstance(frame.f_locals.get("site"), Site) for frame in _callers())
 
 
 def _is_called_by(name: str) -> bool:
     """Whether a function of this name of the package is among the callers."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_name == name and "idiolect" in frame.f_code.co_filename:
-            return True
-        frame = frame.f_back
-    return False
+    return any(f.f_code.co_name == name and "idiolect" in f.f_code.co_filename for f in _callers())
+
+
+def some_values(like: Tensor, dtype: torch.dtype) -> Tensor:
+    """Values for a tensor that has none: different ones, small, positive, and the same for the same shape."""
+    if not dtype.is_floating_point:
+        return torch.ones(like.shape, dtype=dtype)
+    return (1 + torch.arange(like.numel()) % 7).div(10).to(dtype).reshape(like.shape)
 
 
 @contextmanager
@@ -115,7 +154,7 @@ def pretended(device: Pretended, monkeypatch: pytest.MonkeyPatch) -> Iterator[to
     # Parameters that are moved are replaced: a fake tensor cannot be put into one that was real.
     torch.__future__.set_overwrite_module_params_on_conversion(True)
     try:
-        with _guard_of_a_gpu(), fake or nullcontext(), _Routing(fake):
+        with _guard_of_a_gpu(), fake or nullcontext(), _Routing(fake), ExplicitDevices():
             yield torch.device(device, 0)
     finally:
         torch.__future__.set_overwrite_module_params_on_conversion(False)
@@ -124,7 +163,7 @@ def pretended(device: Pretended, monkeypatch: pytest.MonkeyPatch) -> Iterator[to
 
 @contextmanager
 def _guard_of_a_gpu() -> Iterator[None]:
-    """Let torch, which switches to a tensor's GPU before it indexes it, switch nothing where it has no CUDA."""
+    """Let torch without CUDA, which switches to the GPU of a tensor that it indexes, switch nothing."""
     if torch.cuda._is_compiled():
         yield
         return
