@@ -18,6 +18,7 @@ from idiolect.data.federation import Federation, Rows
 from idiolect.engines.assembly import EngineName, HereEngine, RayEngineChoice, build_engine, set_up
 from idiolect.engines.engine import LocalEngine, Look, Setting
 from idiolect.engines.round import PlayedRound, play_round
+from idiolect.engines.ways import Way
 from idiolect.evaluation.metrics import Measures, evaluate
 from idiolect.participation.sampling import Plan, Uniform
 from idiolect.store.store import Store
@@ -62,19 +63,34 @@ class Simulation:
 
     @classmethod
     def of(
-        cls, setting: Setting, plan: Plan, engine: EngineName | HereEngine | RayEngineChoice
+        cls,
+        setting: Setting,
+        plan: Plan,
+        engine: EngineName | HereEngine | RayEngineChoice,
+        way: Way | None = None,
     ) -> "Simulation":
-        """A simulation of what is set up already."""
+        """A simulation of what is set up already; `way` is how clients were computed before, if they were."""
         simulation = cls.__new__(cls)
-        simulation._begin(setting, plan, engine)
+        simulation._begin(setting, plan, engine, way)
         return simulation
 
-    def _begin(self, setting: Setting, plan: Plan, engine: EngineName | HereEngine | RayEngineChoice) -> None:
+    def _begin(
+        self,
+        setting: Setting,
+        plan: Plan,
+        engine: EngineName | HereEngine | RayEngineChoice,
+        way: Way | None = None,
+    ) -> None:
         self.plan = plan
         self.server: ServerState = setting.found(plan)
         self.round = 0
         self._engine_choice = engine
-        self.engine: LocalEngine = build_engine(engine, setting)
+        self.engine: LocalEngine = build_engine(engine, setting, way)
+
+    @property
+    def way(self) -> Way | None:
+        """How clients are computed; None where that is the engine's definition."""
+        return getattr(self.engine, "way", None)
 
     @property
     def method(self) -> Method:

@@ -54,6 +54,7 @@ class _Routing(TorchDispatchMode):
     def __init__(self, fake: FakeTensorMode | None) -> None:
         super().__init__()
         self.fake = fake
+        self.may_cross = False
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -72,12 +73,11 @@ class _Routing(TorchDispatchMode):
 
     def _crossed(self, operation: Any, args: Any, kwargs: Any, moved: Tensor, target: str) -> Any:
         if target == "cpu":
-            if not _is_called_by("to_host"):
+            if not _is_called_by("to_host", "set_up"):
                 raise CrossingError("a tensor came back from the device, and not by to_host")
             with unset_fake_temporarily():
                 return some_values(moved, kwargs.get("dtype") or moved.dtype)
-        # A literal that is made on a device is made of a number on the CPU.
-        if moved.ndim and not _is_called_by("to_device") and not _is_called_by("move_to"):
+        if not self.may_cross and not _is_called_by("to_device", "move_to"):
             raise CrossingError(f"a tensor {tuple(moved.shape)} went to the device, and not by to_device")
         return operation(*self._faked(args), **kwargs)
 
@@ -100,18 +100,26 @@ def _is_of_a_number(operation: Any, tensors: list[Tensor]) -> bool:
 class ExplicitDevices(TorchFunctionMode):
     """Refuses to make a tensor in the client half without a word on which device it is to be."""
 
+    def __init__(self, routing: _Routing) -> None:
+        super().__init__()
+        self.routing = routing
+
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if function in FACTORIES and kwargs.get("device") is None and not isinstance(args[0], Tensor):
+        if function not in FACTORIES or isinstance(args[0], Tensor):
+            return function(*args, **kwargs)
+        if kwargs.get("device") is None:
             caller = sys._getframe(1).f_code
             # Keys of names and numbers are made on the CPU, and put into those of clients as numbers.
-            if (
-                "/idiolect/" in caller.co_filename
-                and "core/rng.py" not in caller.co_filename
-                and _is_at_a_site()
-            ):
+            is_ours = "/idiolect/" in caller.co_filename and "core/rng.py" not in caller.co_filename
+            if is_ours and _is_at_a_site():
                 raise CrossingError(f"torch.{function.__name__} in {caller.co_qualname} names no device")
-        return function(*args, **kwargs)
+        # What is made of numbers on a device is made on the CPU first.
+        self.routing.may_cross = True
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self.routing.may_cross = False
 
 
 def _callers() -> Iterator[FrameType]:
@@ -126,9 +134,9 @@ def _is_at_a_site() -> bool:
     return any(isinstance(frame.f_locals.get("site"), Site) for frame in _callers())
 
 
-def _is_called_by(name: str) -> bool:
-    """Whether a function of this name of the package is among the callers."""
-    return any(f.f_code.co_name == name and "idiolect" in f.f_code.co_filename for f in _callers())
+def _is_called_by(*names: str) -> bool:
+    """Whether a function of one of these names of the package is among the callers."""
+    return any(f.f_code.co_name in names and "idiolect" in f.f_code.co_filename for f in _callers())
 
 
 def some_values(like: Tensor, dtype: torch.dtype) -> Tensor:
@@ -143,18 +151,19 @@ def pretended(device: Pretended, monkeypatch: pytest.MonkeyPatch) -> Iterator[to
     """In the block there is such a device."""
     fake = FakeTensorMode() if device == "cuda" else None
     if fake is not None:
+        monkeypatch.setattr(FakeTensorMode, "avoid_device_init", True)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device=None: (FREE_BYTES, 2 * FREE_BYTES))
         monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
         monkeypatch.setattr(autodiff, "peek_interpreter_stack", lambda: "always inside of transforms")
         monkeypatch.setattr(eager_transforms, "grad_impl", _zero_gradients)
-    threads = torch.get_num_threads()
+    routing, threads = _Routing(fake), torch.get_num_threads()
     torch.set_num_threads(1)  # modes are of one thread
     # Parameters that are moved are replaced: a fake tensor cannot be put into one that was real.
     torch.__future__.set_overwrite_module_params_on_conversion(True)
     try:
-        with _guard_of_a_gpu(), fake or nullcontext(), _Routing(fake), ExplicitDevices():
+        with _guard_of_a_gpu(), fake or nullcontext(), routing, ExplicitDevices(routing):
             yield torch.device(device, 0)
     finally:
         torch.__future__.set_overwrite_module_params_on_conversion(False)

@@ -4,6 +4,7 @@ The server and the plan (who takes part, keys, row numbers, sizes) are always on
 what they are sent are on the device. They cross in two places, `to_device` and `to_host`, and nowhere else.
 """
 
+from collections.abc import Callable
 from typing import Annotated, TypeVar
 
 import torch
@@ -21,16 +22,19 @@ AUTO = "auto"
 
 def to_device(tree: T, device: torch.device) -> T:
     """What clients work with, where they are; in float32 what a device does not have in float64."""
-
-    def move(leaf: Tensor) -> Tensor:
-        return leaf.to(finest(device)).to(device) if leaf.dtype == torch.float64 else leaf.to(device)
-
-    return move(tree) if isinstance(tree, Tensor) else pytree.tree_map_only(Tensor, move, tree)
+    if device == CPU:
+        return to_host(tree)
+    return _moved(tree, lambda x: x.to(finest(device) if x.dtype == torch.float64 else x.dtype).to(device))
 
 
 def to_host(tree: T) -> T:
     """What comes from clients, where the server is."""
-    return pytree.tree_map_only(Tensor, lambda leaf: leaf.to(CPU), tree)
+    return _moved(tree, lambda leaf: leaf.to(CPU))
+
+
+def _moved(tree: T, move: Callable[[Tensor], Tensor]) -> T:
+    # Most are no trees, and for a single tensor a tree takes ten times as long.
+    return move(tree) if isinstance(tree, Tensor) else pytree.tree_map_only(Tensor, move, tree)  # type: ignore[return-value]
 
 
 def precise(values: Tensor) -> Tensor:
@@ -72,6 +76,11 @@ def _why_missing(name: str) -> str | None:
     if kind == "cuda" and number and int(number) >= torch.cuda.device_count():
         return f"the last GPU of this machine is cuda:{torch.cuda.device_count() - 1}"
     return None
+
+
+def is_here(name: str) -> bool:
+    """Whether this machine has such a device."""
+    return _why_missing(name) is None
 
 
 def refuse_precision(device: torch.device, dtype: torch.dtype) -> None:

@@ -44,10 +44,11 @@ def fold(state: Tensor, *parts: Tensor | int) -> Tensor:
     What is the same for all clients may be on the CPU, and the rest on a device, where the key is then.
     """
     for part in parts:
-        one, other = state, mix(torch.as_tensor(part, dtype=torch.int64))
-        if one.device != other.device:  # as a number, which every device takes
-            one, other = (other, int(one)) if one.device == CPU else (one, int(other))
-        state = mix(one ^ other)
+        mixed = mix(torch.as_tensor(part, dtype=torch.int64))
+        if state.device == mixed.device:
+            state = mix(state ^ mixed)
+        else:  # that of the CPU as a number, which every device takes
+            state = mix(mixed ^ int(state) if state.device == CPU else state ^ int(mixed))
     return state
 
 

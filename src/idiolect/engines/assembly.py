@@ -19,6 +19,7 @@ from idiolect.engines.compiler.passes import PASSES
 from idiolect.engines.engine import LocalEngine, Setting
 from idiolect.engines.sequential import Sequential
 from idiolect.engines.vectorised import Vectorised
+from idiolect.engines.ways import Way
 from idiolect.store.memory import MemoryStore
 from idiolect.store.store import Store
 
@@ -85,19 +86,21 @@ def set_up(
     )
 
 
-def build_engine(choice: EngineName | HereEngine | RayEngineChoice, setting: Setting) -> LocalEngine:
-    """The chosen engine."""
+def build_engine(
+    choice: EngineName | HereEngine | RayEngineChoice, setting: Setting, way: Way | None = None
+) -> LocalEngine:
+    """The chosen engine; `way` is how it computed clients before, None if it is to choose."""
     if isinstance(choice, str):
         choice = RayEngineChoice() if choice == "ray" else HereEngine(choice)
     if isinstance(choice, RayEngineChoice):
         from idiolect.engines.ray import RayEngine  # needs an extra
 
         return RayEngine(
-            setting, workers=choice.workers, address=choice.address, passes=_passes(choice.optimise)
+            setting, workers=choice.workers, address=choice.address, way=way, passes=_passes(choice.optimise)
         )
     if choice.name == "sequential":
         return Sequential(setting)
-    return Vectorised(setting, passes=_passes(choice.optimise))
+    return Vectorised(setting, way, _passes(choice.optimise))
 
 
 def _passes(optimise: bool | None) -> tuple[str, ...] | None:

@@ -48,7 +48,7 @@ class Vectorised:
     ) -> None:
         self.setting = setting
         self.way = way or choose_way(setting)
-        self._has_more_to_say = way is None and self.way == Way(1, is_recorded=False)
+        self._has_more_to_say = self.way == Way(1, is_recorded=False)
         if passes is not None and setting.device != CPU:
             passes = [name for name in passes if name not in ON_CPU_ONLY]
         self._compiler = Compiler(passes) if passes is not None and self.way.is_recorded else None

@@ -15,6 +15,7 @@ from idiolect.data.federation import Federation, upper_class_shares
 from idiolect.data.hints import listed
 from idiolect.engines.assembly import set_up
 from idiolect.engines.engine import Setting
+from idiolect.engines.ways import Way
 from idiolect.errors import UserError
 from idiolect.models import build_model
 from idiolect.runs.config import AT_SILOS, RunConfig, build_method
@@ -92,12 +93,12 @@ def build_setting(config: RunConfig, federation: Federation, store: Store | None
     )
 
 
-def build_simulation(config: RunConfig, federation: Federation) -> Simulation:
-    """Everything that a run moves, before its first round."""
+def build_simulation(config: RunConfig, federation: Federation, way: Way | None = None) -> Simulation:
+    """Everything that a run moves, before its first round; `way`: how its clients were computed before."""
     participation = config.participation
     upper_shares = upper_class_shares(federation) if participation.looks_at_classes else None
     plan = participation.bind(federation.names, upper_shares)
-    return Simulation.of(build_setting(config, federation), plan, config.engine)
+    return Simulation.of(build_setting(config, federation), plan, config.engine, way)
 
 
 def place_states(simulation: Simulation, config: RunConfig, folder: Path) -> None:
