@@ -14,6 +14,8 @@ from idiolect.core.device import find_device, to_device, to_host
 from idiolect.core.exchange import ClientState, LocalWork, Message, ServerState, Site
 from idiolect.core.method import Method, PredictorKind
 from idiolect.core.objective import Predictor
+from idiolect.core.parts import PartRule, Patterns
+from idiolect.core.statistics import Variant
 from idiolect.data.federation import Federation, Rows
 from idiolect.engines.assembly import EngineName, HereEngine, RayEngineChoice, build_engine, set_up
 from idiolect.engines.engine import LocalEngine, Look, Setting
@@ -44,6 +46,8 @@ class Simulation:
         engine: EngineName | HereEngine | RayEngineChoice = "vectorised",
         store: Store | None = None,
         round_steps: int | None = None,
+        statistics: Variant | None = None,
+        train: PartRule | Patterns | None = None,
         device: str | torch.device = "cpu",
     ) -> None:
         setting = set_up(
@@ -57,6 +61,8 @@ class Simulation:
             clip=clip,
             store=store,
             round_steps=round_steps,
+            statistics=statistics,
+            train=train,
             device=find_device(str(device)),
         )
         self._begin(setting, plan or Uniform(), engine)

@@ -26,8 +26,8 @@ class Stage(NamedTuple):
 
 
 def parameter_bytes(module: nn.Module) -> int:
-    """The memory of a model."""
-    return sum(p.numel() * p.element_size() for p in module.parameters())
+    """The memory of a client's own parameters of a model: of those that are trained."""
+    return sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
 
 
 def most_at_once(module: nn.Module, gradient_bytes: int, device: torch.device) -> int:

@@ -11,8 +11,10 @@ from idiolect.core import rng, tree
 from idiolect.core.cohort import Cohort, Population
 from idiolect.core.device import CPU, refuse_precision, to_device, to_host
 from idiolect.core.exchange import ClientState, Exchange, Message, ServerState, Site
+from idiolect.core.fitness import refuse_unfit_model
+from idiolect.core.inputs import row_count, take_rows
 from idiolect.core.method import Method
-from idiolect.core.objective import Objective, refuse_unfit_model
+from idiolect.core.objective import Batch, Objective
 from idiolect.core.transport import Bits, Transport
 from idiolect.data.federation import Federation, Rows
 from idiolect.engines.batches import Batches
@@ -71,10 +73,14 @@ class Setting:
         self.federation = federation
         self.store = store
         self.seed = seed
-        self.batches = Batches(federation, seed, batch_size, objective.dtype)
         # torch warns of operations that it does for one model after the other: no concern of a user's.
         torch._C._functorch._set_vmap_fallback_warning_enabled(False)  # type: ignore[attr-defined]
-        self._try_model()
+        # Kernels of attention for evaluation alone, which many models cannot take at once.
+        torch.backends.mha.set_fastpath_enabled(False)
+        batch_sizes = Batches(federation, seed, batch_size, objective.dtype).batch_sizes
+        self._tried_rows = {1, 2} if (batch_sizes == 1).any() else {2}
+        self._try_model(CPU)
+        self.batches = Batches(federation, seed, batch_size, objective.dtype, has_noise=objective.draws_noise)
         if device != CPU:
             self.move_to(device)
         self.round_steps = round_steps
@@ -89,15 +95,18 @@ class Setting:
     def move_to(self, device: torch.device) -> None:
         """Put the model and the rows on a device, where the model is tried once more."""
         refuse_precision(device, self.objective.dtype)
-        self.objective.module.to(device)
+        self.objective.move_to(device)
         self.batches.move_to(device)
-        self._try_model()  # a tensor that it keeps besides parameters and buffers stays behind
+        self._try_model(device)  # a tensor that it keeps besides parameters and buffers stays behind
 
-    def _try_model(self) -> None:
-        for count in {1, 2} if (self.batches.batch_sizes == 1).any() else {2}:
-            rows = torch.arange(count) % len(self.federation.inputs)
-            weights = torch.full((count,), 1 / count, dtype=self.objective.dtype)
-            refuse_unfit_model(self.objective, self.batches.gather(rows, to_device(weights, self.device)))
+    def _try_model(self, device: torch.device) -> None:
+        first = {
+            count: to_device(_first_rows(self.federation, count, self.objective.dtype), device)
+            for count in (1, 2, 3)
+        }
+        for count in self._tried_rows:
+            refuse_unfit_model(self.objective, first[count])
+        self.objective.examine(first[2], first[3])
 
     def found(self, plan: Plan) -> ServerState:
         """Begin the run: the server before round 0, from which the founding clients start."""
@@ -107,7 +116,7 @@ class Setting:
             raise UserError(f"client {empty!r} has no training rows; every client needs at least one")
         population = Population(federation.train.sizes, plan.present(0, len(federation)))
         key = rng.key(self.seed, "server")
-        self.founding = self.method.server_init(to_host(self.objective.initial_params()), population, key)
+        self.founding = self.method.server_init(to_host(self.objective.initial_model()), population, key)
         return self.founding
 
     def transport(self, exchange: Exchange) -> Transport:
@@ -175,6 +184,13 @@ class Engine(Protocol):
     ) -> Outcome:
         """Carry out one exchange: update the client states, return what the server gets."""
         ...
+
+
+def _first_rows(federation: Federation, count: int, dtype: torch.dtype) -> Batch:
+    """Some rows, the same ones again where there are fewer, as a batch."""
+    rows = torch.arange(count) % row_count(federation.inputs)
+    weights = torch.full((count,), 1 / count, dtype=dtype)
+    return Batch(take_rows(federation.inputs, rows), federation.targets[rows], weights, torch.tensor(0))
 
 
 Look = Callable[[ClientState, Message, Site], Any]  # at a client, with its brief; a pure function

@@ -4,7 +4,6 @@ On the CPU by a rule, not by a measurement: whoever repeats a run goes the same 
 device beside it by a quick trial. A run keeps its way, and why, so that it goes on as it began.
 """
 
-import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,12 +19,11 @@ from torch.utils.flop_counter import flop_registry
 
 from idiolect.core import rng, tree
 from idiolect.core.device import CPU, to_device, to_host, wait_for
+from idiolect.core.inputs import Inputs, row_count
 from idiolect.core.objective import Batch
 from idiolect.engines.chunks import most_at_once
 from idiolect.engines.engine import Setting
 from idiolect.errors import first_sentence
-
-logger = logging.getLogger("idiolect")
 
 # Operations in products for each call, from which on a call is busy with one client alone, and a stack only
 # leaves the cache. Measured on two cores: with 0.6 million stacking doubled the speed, with 1.3 it lost.
@@ -122,14 +120,13 @@ def least_seconds(play: Callable[[], None], device: torch.device) -> float:
     return min(seconds[1:])
 
 
-def say_why_one_by_one(setting: Setting) -> None:
-    """Tell whoever begins to train that clients run one at a time, if their model leaves no choice."""
-    if (obstacle := stacking_obstacle(setting)) is not None:
-        logger.warning(
-            "%s cannot be run for many clients at once, so clients run one at a time (%s)",
-            type(setting.objective.module).__name__,
-            obstacle,
-        )
+def why_one_by_one(setting: Setting) -> str | None:
+    """Why clients run one at a time, in a sentence, if their model leaves no choice."""
+    obstacle = stacking_obstacle(setting)
+    if obstacle is None:
+        return None
+    kind = type(setting.objective.module).__name__
+    return f"{kind} cannot be run for many clients at once, so clients run one at a time ({obstacle})"
 
 
 def cost_of_a_gradient(setting: Setting) -> Cost:
@@ -159,35 +156,45 @@ def stacking_obstacle(setting: Setting) -> str | None:
 
 
 def _keeps_rows_apart(setting: Setting) -> bool:
-    """Whether the first and the last of some rows give, bit for bit, the same beside any others."""
-    predict, places = (
-        setting.objective.predict,
-        torch.linspace(0, len(setting.federation.inputs) - 1, PROBED_ROWS),
-    )
-    rows = setting.batches.gather(places.long(), places).inputs
+    """Whether the first and the last of some rows give, bit for bit, the same beside any others.
+
+    Batch normalisation may mix them: it knows which rows only pad.
+    """
+    objective, device = setting.objective, setting.device
+    places = torch.linspace(0, row_count(setting.federation.inputs) - 1, PROBED_ROWS).long()
+    weights = torch.full((PROBED_ROWS,), 1 / PROBED_ROWS, dtype=objective.dtype)
+    batch = setting.batches.gather(places, *to_device((weights, torch.tensor(0)), device))
     # First parameters may be zero, and then nothing is seen.
     params = {
         name: value
-        + 0.1 * rng.uniform(to_device(rng.key(0, "probe", place), value.device), *value.shape).to(value.dtype)
+        + 0.1 * rng.uniform(to_device(rng.key(0, "probe", place), device), *value.shape).to(value.dtype)
         for place, (name, value) in enumerate(setting.objective.initial_params().items())
     }
-    outputs = to_host(predict(params, rows))
-    return all(
-        outputs[place].allclose(
-            to_host(predict(params, rows[place].expand_as(rows).clone()))[place],
-            rtol=0,
-            atol=0,
-            equal_nan=True,
+
+    def outputs(rows: Inputs) -> tuple[Tensor, Tensor]:
+        return to_host(
+            (objective.predict(params, rows), objective.apart(params, batch._replace(inputs=rows)))
         )
+
+    return all(
+        beside[place].allclose(alone[place], rtol=0, atol=0, equal_nan=True)
         for place in (0, -1)
+        for beside, alone in zip(outputs(batch.inputs), outputs(_repeated(batch.inputs, place)), strict=True)
     )
+
+
+def _repeated(rows: Inputs, place: int) -> Inputs:
+    """One of the rows in the place of all."""
+    return tree.map_tree(lambda leaf: leaf[place].expand_as(leaf).clone(), rows)
 
 
 def _batches(setting: Setting, count: int) -> Batch:
     """The first batch of the first client, so many times."""
     batches, ids = setting.batches, torch.zeros(count, dtype=torch.int64)
     width = int(batches.batch_sizes[0])
-    return batches.gather(batches.draw(ids, 0, torch.tensor(0), width), batches.weights(ids, width))
+    first = torch.tensor(0)
+    rows, keys = batches.draw(ids, 0, first, width), batches.keys(ids, 0, first)
+    return batches.gather(rows, batches.weights(ids, width), keys)
 
 
 @contextmanager

@@ -13,6 +13,9 @@ from idiolect.runs.settings import Settings
 ADDED_LATER: dict[str, Any] = {
     "device": "cpu",
     "robust": None,
+    "statistics": None,
+    "train": None,
+    "outer": None,
 }
 
 

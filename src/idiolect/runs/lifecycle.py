@@ -88,6 +88,7 @@ def continue_run(folder: RunFolder, watch: Watch = nobody) -> RunFolder:
             f"the data {config.data['name']!r} changed since the run {str(folder.path)!r} began; "
             "start a new run in another folder"
         )
+    folder.require_same_weights()
     return _begin(folder, build_simulation(config, federation, folder.way), watch, newcomers)
 
 
@@ -99,6 +100,7 @@ def reported_simulation(folder: RunFolder, kind: str | None = None) -> Simulatio
     config = folder.config
     if not is_here(config.device):  # models are the same everywhere
         config = replace(config, device="cpu")
+    folder.require_same_weights()
     simulation = build_simulation(config, folder.federation(), folder.way)
     place_states(simulation, config, folder.path)
     # Whoever asks for a kind that there is not is told by what looks for the model.

@@ -10,8 +10,9 @@ import torch
 from idiolect.core.around import as_in, innermost_method
 from idiolect.core.cohort import Cohort, Population
 from idiolect.core.exchange import Exchange, Site
+from idiolect.core.fixed import put_weights
 from idiolect.core.method import Method
-from idiolect.core.tree import Tree
+from idiolect.core.tree import Params, Tree
 from idiolect.data.federation import Federation, Rows
 from idiolect.engines.sequential import Assignment, Sequential
 from idiolect.errors import UserError
@@ -31,7 +32,12 @@ class Engagement:
     """What was agreed, ready to work."""
 
     def __init__(
-        self, agreement: dict[str, Any], table: pd.DataFrame, vault: RunVault, limits: Limits
+        self,
+        agreement: dict[str, Any],
+        table: pd.DataFrame,
+        vault: RunVault,
+        limits: Limits,
+        weights: Params,
     ) -> None:
         limits.admit(agreement["config"])  # before anything that it names is imported
         limits.admit_run(agreement["clients"], int(agreement["number"]))
@@ -42,6 +48,7 @@ class Engagement:
         federation = schema.read(table, agreement["name"], int(self.ids), agreement["clients"])
         _admit_model(config, federation, limits)
         self.setting = build_setting(config, federation)
+        put_weights(self.setting.objective.module, weights)
         self.engine = Sequential(self.setting)
         self.measures = config.evaluation.measures(federation)
 

@@ -8,13 +8,28 @@ from typing import Any
 from idiolect.errors import UserError
 from idiolect.evaluation.metrics import all_named, measures_of
 from idiolect.runs.config import AT_SILOS, RunConfig, resolve
+from idiolect.runs.identity import ADDED_LATER
 from idiolect.runs.settings import Settings, merge
+from idiolect.runs.setup import preparation_of
 from idiolect.silo.requests import Patience
 from idiolect.silo.schema import Schema, Search, read_schema
 
 _OWN = ("silos", "schema", "minimum_replies", "answer_seconds", "patience_seconds", "most_megabytes")
 # What decides the numbers at a silo; everything else stays with the coordinator.
-_SHARED = ("method", "codec", "model", "rounds", "seed", "batch_size", "weight_decay", "clip", "dtype")
+_SHARED = (
+    "method",
+    "codec",
+    "robust",
+    "model",
+    "train",
+    "rounds",
+    "seed",
+    "batch_size",
+    "weight_decay",
+    "clip",
+    "statistics",
+    "dtype",
+)
 # Silos keep the models of the last evaluation, so by default that is what is reported.
 _FIXED: Settings = {
     "data": {"name": AT_SILOS},
@@ -54,6 +69,10 @@ class ServeSettings:
     def shared_config(self) -> dict[str, Any]:
         """The part of the configuration that silos agree to."""
         plain = self.config.plain()
+        for option in preparation_of(
+            self.config
+        ).file_options:  # files are here; silos are sent what is in them
+            del plain["model"][option]
         metrics = all_named(self.config.evaluation.metrics, self.config.evaluation.metric)
         return {key: plain[key] for key in _SHARED} | {"evaluation": {"metrics": list(metrics)}}
 
@@ -115,5 +134,10 @@ def serve_settings(settings: Mapping[str, Any], folder: Path) -> ServeSettings:
 
 def agreed_config(shared: Mapping[str, Any]) -> RunConfig:
     """The configuration of which a silo was told the part that it agrees to; anything else is left out."""
-    told = {key: shared[key] for key in _SHARED}
-    return resolve(merge(_FIXED, {**told, "evaluation": {"metrics": shared["evaluation"]["metrics"]}}))
+    told = {key: shared.get(key, ADDED_LATER[key]) if key in ADDED_LATER else shared[key] for key in _SHARED}
+    config = resolve(merge(_FIXED, {**told, "evaluation": {"metrics": shared["evaluation"]["metrics"]}}))
+    if (weights := preparation_of(config).weights) is not None:
+        raise UserError(
+            f"model.weights={weights} would read a file of the silo's; a coordinator sends weights"
+        )
+    return config

@@ -19,6 +19,7 @@ from typing import Any
 
 import pandas as pd
 
+from idiolect.core.fixed import fingerprint
 from idiolect.errors import UserError
 from idiolect.silo.engagement import Engagement, echo
 from idiolect.silo.limits import Limits
@@ -73,7 +74,7 @@ class Silo:
             case "summary":
                 return self._summary(header)
             case "hello":
-                return self._hello(header)
+                return self._hello(packet)
             case "work":
                 return self._engagement(header["run"]).work(packet)
             case "evaluate":
@@ -95,14 +96,17 @@ class Silo:
         log.info("told a summary of %d columns for run %s", len(summary.columns), header["run"])
         return pack({**echo(header), "summary": summary.plain()})
 
-    def _hello(self, header: dict[str, Any]) -> bytes:
+    def _hello(self, packet: Packet) -> bytes:
         """Agree on a run, or say why not."""
+        header, weights = packet.header, packet.trees.get("weights", {})
         self._require_own_name(header)
         agreement = {key: header[key] for key in ("name", "number", "clients", "config", "schema")}
+        if weights:
+            agreement["weights"] = fingerprint(weights)
         vault = self._vault(header["run"])
         # What is wrong with it is said before anything is kept.
-        engagement = Engagement(agreement, self.table, vault, self.limits)
-        vault.agree(agreement)
+        engagement = Engagement(agreement, self.table, vault, self.limits, weights)
+        vault.agree(agreement, weights)
         self._engagements[header["run"]] = engagement
         rows = engagement.rows
         log.info(
@@ -122,7 +126,7 @@ class Silo:
             agreement = vault.agreement
             if agreement is None:
                 raise UserError(f"the run {run!r} was never agreed with this silo")
-            self._engagements[run] = Engagement(agreement, self.table, vault, self.limits)
+            self._engagements[run] = Engagement(agreement, self.table, vault, self.limits, vault.weights)
         return self._engagements[run]
 
     def _vault(self, run: str) -> RunVault:

@@ -135,12 +135,14 @@ class Silos:
 
     def _stand_in_site(self, client_id: Tensor, round_number: int, clock_steps: int) -> Site:
         federation = self.setting.federation
-        rows = Batch(federation.inputs, federation.targets, torch.ones(1, dtype=federation.inputs.dtype))
+        weights = torch.ones(1, dtype=federation.inputs.dtype)
+        rows = Batch(federation.inputs, federation.targets, weights, torch.tensor(0))
         return Site(
             objective=self.setting.objective,
             client_id=client_id,
             size=torch.tensor(1),
             steps=torch.tensor(1),
+            full_steps=torch.tensor(1),
             key=self.setting.client_key(client_id, round_number),
             clock=Clock(torch.tensor(round_number), torch.tensor(0), clock_steps),
             rows=rows,

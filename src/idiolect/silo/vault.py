@@ -1,6 +1,7 @@
 """A silo's own folder: its personal state in every run, kept through restarts of anybody.
 
     ID/run.json                      what was agreed: configuration, schema, name and number
+    ID/weights.safetensors           what the model is that no seed gives: a fixed part, weights of a file
     ID/state-RRRRRR-E.safetensors    the state after exchange E of round R
     ID/models.safetensors            the models that the client can predict with now
 
@@ -13,12 +14,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from idiolect.core.exchange import ClientState
-from idiolect.core.tree import Tree
+from idiolect.core.tree import Params, Tree
 from idiolect.errors import UserError
 from idiolect.silo.wire import pack, unpack
 from idiolect.store.files import read_json, remove_leftovers, write_bytes, write_json
 
 FORMAT = "idiolect-silo-1"
+_WEIGHTS = "weights.safetensors"
 
 
 class Position(NamedTuple):
@@ -48,15 +50,24 @@ class RunVault:
             raise UserError(f"{str(self.folder)!r} is not a silo's folder of the format {FORMAT}")
         return agreement
 
-    def agree(self, agreement: dict[str, Any]) -> None:
-        """Keep what was agreed; a run cannot be changed afterwards."""
+    @property
+    def weights(self) -> Params:
+        """What was sent of the model when the run was agreed."""
+        path = self.folder / _WEIGHTS
+        weights: Params = unpack(path.read_bytes()).trees["weights"] if path.is_file() else {}
+        return weights
+
+    def agree(self, agreement: dict[str, Any], weights: Params) -> None:
+        """Keep what was agreed, and what was sent of the model; a run cannot be changed afterwards."""
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(self.folder)
         before = self.agreement
         if before is None:
+            if weights:
+                write_bytes(self.folder / _WEIGHTS, pack({"format": FORMAT}, {"weights": weights}))
             write_json(self.folder / "run.json", {"format": FORMAT, **agreement})
         elif before != agreement:
-            changed = [key for key in agreement if agreement[key] != before.get(key)]
+            changed = [key for key in {**before, **agreement} if agreement.get(key) != before.get(key)]
             raise UserError(
                 f"the run {self.folder.name!r} was agreed with another {' and '.join(changed)}; "
                 "an altered configuration needs a new run"
