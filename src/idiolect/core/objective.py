@@ -10,6 +10,7 @@ from torch.func import functional_call
 
 from idiolect.core import rng, tree
 from idiolect.core.autodiff import gradient
+from idiolect.core.device import to_device
 from idiolect.core.fixed import fixed_params, trained_params
 from idiolect.core.inputs import Inputs, as_arguments
 from idiolect.core.modules import (
@@ -130,6 +131,16 @@ class Objective:
     def dtype(self) -> torch.dtype:
         """The precision of the parameters."""
         return next(self.module.parameters()).dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.module.parameters()).device
+
+    def move_to(self, device: torch.device) -> None:
+        """Put the model on a device."""
+        self.module.to(device)
+        self.statistics = to_device(self.statistics, device)
 
     def initial_params(self) -> Params:
         """The module's own parameters that are trained, detached."""
