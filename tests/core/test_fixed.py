@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from idiolect.core.fixed import fingerprint, fixed_params, put_weights, trained_params, training_only
-from idiolect.core.objective import Objective
+from idiolect.core.objective import Batch, Objective
 from idiolect.core.parts import names_by_rule
 from idiolect.core.task import Task
 from idiolect.errors import UserError
@@ -124,3 +124,29 @@ def test_a_fingerprint_is_of_names_shapes_types_and_bits():
     ]
     assert len({fingerprint(each) for each in [base, *others]}) == 5
     assert fingerprint(base) == fingerprint({"b": torch.ones(2), "a": torch.zeros(2, 3)})
+
+
+def normalising() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def test_a_fixed_normalisation_layer_normalises_with_what_it_remembers_and_remembers_nothing_new():
+    model = normalising()
+    with torch.no_grad():
+        model[1].running_mean += 0.7
+    fixed = training_only(model, "head")
+    assert set(fixed_params(fixed)) == {
+        *(f"0.{name}" for name in ("weight", "bias")),
+        *(f"1.{name}" for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")),
+    }
+    objective = Objective(fixed, Task("multiclass", 2))
+    assert not objective.statistics
+    assert Objective(model, Task("multiclass", 2)).statistics
+    params = objective.initial_params()
+    batch = Batch(torch.randn(5, 3), torch.tensor([0, 1, 1, 0, 1]), torch.full((5,), 0.2))
+    loss = nn.functional.cross_entropy(fixed.eval()(batch.inputs), batch.targets)
+    expected = torch.autograd.grad(loss, list(fixed[3].parameters()))
+    found = objective.gradient(params, batch)
+    for name, value in zip(("3.weight", "3.bias"), expected, strict=True):
+        assert torch.allclose(found[name], value, atol=1e-6)
+    assert int(fixed[1].num_batches_tracked) == 0

@@ -1,5 +1,7 @@
 """The objective: gradients against finite differences, and layers that are refused by name."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -177,3 +179,26 @@ def test_features_need_a_head_that_is_used_once() -> None:
 def test_a_model_without_parameters_is_refused() -> None:
     with pytest.raises(UserError, match="ReLU has no parameters, so nothing can be trained"):
         Objective(nn.ReLU(), Task("regression", 2))
+
+
+@pytest.mark.parametrize("frozen_by", ["batch", "kept"])
+def test_fixed_normalisation_layers_keep_their_statistics(frozen_by: Any) -> None:
+    """A head is trained over a body that stands still: with the batch's statistics, or with those kept."""
+    torch.manual_seed(3)
+    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 2), nn.BatchNorm1d(2))
+    module = module.double()
+    with torch.no_grad():
+        module[1].running_mean.uniform_(-1, 1)
+    objective, heard = Objective(module, Task("regression", 2)), []
+    batch = Batch(torch.randn(6, 3).double(), torch.randn(6, 2).double(), torch.full((6,), 1 / 6).double())
+    params = objective.initial_params()
+    head = {name: params[name] for name in params if name[0] in "34"}
+    body = {name: params[name] for name in params if name[0] in "01"}
+    listening = objective.hearing(objective.statistics, heard, frozen_by=frozen_by)
+    slopes = listening.gradient(head, batch, fixed=body)
+    assert [moments.layer.mean for moments in heard[0]] == ["4.running_mean"]
+    module.train()
+    module[1].train(frozen_by == "batch")
+    objective.task.row_losses(module(batch.inputs), batch.targets).mean().backward()
+    for name, slope in slopes.items():
+        torch.testing.assert_close(slope, module.get_parameter(name).grad, rtol=1e-6, atol=1e-8)

@@ -1,8 +1,8 @@
 """Named pieces of networks: all layers of torch.nn that can train, and operations that models are made of.
 
 A block is built for the shape of one row and keeps rows apart, but for batch normalisation. What it takes
-says the axes of a row: features
-[c], sequences [c, l] (or [l, c]), images [c, h, w], volumes [c, d, h, w], and codes, whole numbers [l].
+says the axes of a row: features [c], sequences [c, l] (or [l, c]), images [c, h, w], volumes [c, d, h, w],
+and codes, whole numbers [l].
 
 Ties have probability zero: nothing that chooses among values gets equal ones whose gradients would differ.
 """

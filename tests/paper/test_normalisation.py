@@ -7,6 +7,7 @@ of 4, so that all but one of them are padded where clients are stacked, and one 
 import copy
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -435,3 +436,28 @@ def test_p23_two_models_on_one_batch_share_their_noise() -> None:
     clients = run.predictors()
     for name, value in clients["localized"].items():
         torch.testing.assert_close(clients["personal"][name], value, **CLOSE)
+
+
+@each_engine
+def test_p60_a_probe_sees_fixed_normalisation_as_it_predicts(engine: EngineName) -> None:
+    """A trained head on a fixed body is a linear model of the body's features in evaluation."""
+    rows = federation()
+    torch.manual_seed(5)
+    body = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh()).double()
+    body.train()(3 * rows.inputs + 1)  # statistics that are not those of the rows
+    head = nn.Linear(6, CLASSES).double()
+    whole = nn.Sequential(body, copy.deepcopy(head))
+    options: dict[str, Any] = {
+        "seed": SEED, "batch_size": BATCH, "plan": Partly(), "engine": engine, "dtype": torch.float64
+    }  # fmt: skip
+    method = FedAvg(learning_rate=RATE, local_steps=STEPS)
+    probe = Simulation(method, whole, rows, train="head", **options)
+    with torch.no_grad():
+        features = replace(rows, inputs=body.eval()(rows.inputs))
+    linear = Simulation(method, head, features, **options)
+    for _ in range(ROUNDS):
+        probe.advance()
+        linear.advance()
+    assert probe.server.w.keys() == {"1.weight", "1.bias"}  # and nothing else crosses
+    for name, value in linear.server.w.items():
+        torch.testing.assert_close(probe.server.w[f"1.{name}"], value, **CLOSE)

@@ -80,8 +80,8 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--width", type=int, default=64, help="of the first stage; 64 is the standard")
     parser.add_argument("--rows", type=int, default=2200, help="images in all")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--local-steps", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--local-steps", type=int, default=4)
     parser.add_argument("--out", default="runs/resnet18")
     return parser.parse_args()
 

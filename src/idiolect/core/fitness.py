@@ -2,7 +2,9 @@
 
 import torch
 
+from idiolect.core import tree
 from idiolect.core.fixed import trained_params
+from idiolect.core.inputs import shown_shapes
 from idiolect.core.modules import tensors_of
 from idiolect.core.objective import Batch, Objective
 from idiolect.errors import UserError
@@ -17,7 +19,7 @@ def refuse_unfit_model(objective: Objective, rows: Batch) -> None:
     except UserError:
         raise
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
-        shapes = f"inputs {tuple(rows.inputs.shape)} and targets {tuple(rows.targets.shape)}"
+        shapes = f"inputs {shown_shapes(rows.inputs)} and targets {tuple(rows.targets.shape)}"
         reason = str(error).strip().split("\n")[0]
         raise UserError(f"the model {kind} cannot be trained on {shapes}: {reason}") from error
 
@@ -29,7 +31,7 @@ def _refuse_side_effects(objective: Objective, batch: Batch) -> None:
     was computed before it.
     """
     kind = type(objective.module).__name__
-    rows = batch._replace(inputs=batch.inputs.clone())
+    rows = batch._replace(inputs=tree.map_tree(torch.clone, batch.inputs))
     own = {**tensors_of(objective.module), **objective.statistics}
     kept = {name: value.detach().clone() for name, value in own.items()}
     # By versions, which count writes: what is written may by chance be what was there.
@@ -57,7 +59,7 @@ def _refuse_side_effects(objective: Objective, batch: Batch) -> None:
             f"the model {kind} draws noise in the forward pass, which no seed of a run controls; use layers "
             "of dropout, and set it to 0 inside of others, such as a recurrent network of several layers"
         )
-    if rows.inputs._version > 0:
+    if any(leaf._version > 0 for leaf in tree.leaves(rows.inputs)):
         raise UserError(
             f"the model {kind} changes its inputs in the forward pass, so a second model would see others; "
             "let its first operation make a new tensor (inplace=False)"

@@ -3,6 +3,8 @@
 A parameter is fixed if its module says so (`requires_grad=False`). Methods never see it: what they train,
 send, average and keep are the other parameters alone, while the module, with which an objective predicts, has
 the fixed ones. So neither weight decay nor momentum nor an average can touch them (spec/parts 0.1, 0.2).
+A normalisation layer whose parameters are fixed is fixed with what it remembers: it normalises with its
+statistics, in training too, and these stay.
 """
 
 import copy
@@ -49,8 +51,19 @@ def trained_params(module: nn.Module) -> Params:
 
 
 def fixed_params(module: nn.Module) -> Params:
-    """What is fixed, by name, in the model's own order."""
-    return {name: p.detach() for name, p in module.named_parameters() if not p.requires_grad}
+    """What is fixed, by name, in the model's own order; then what fixed normalisation layers remember."""
+    fixed = {name: p.detach() for name, p in module.named_parameters() if not p.requires_grad}
+    for path, layer in module.named_modules():
+        if is_fixed_norm(layer):
+            fixed |= {f"{path}.{name}".lstrip("."): b for name, b in layer.named_buffers(recurse=False)}
+    return fixed
+
+
+def is_fixed_norm(layer: nn.Module) -> bool:
+    """Whether a layer is a normalisation layer that has parameters, none of which is trained."""
+    own = list(layer.parameters(recurse=False))
+    is_norm = isinstance(layer, nn.modules.batchnorm._NormBase)
+    return is_norm and bool(own) and not any(parameter.requires_grad for parameter in own)
 
 
 def put_weights(module: nn.Module, weights: Params) -> None:

@@ -6,23 +6,29 @@ from contextlib import AbstractContextManager, contextmanager
 import torch
 from torch import Tensor, nn
 
+from idiolect.core.fixed import is_fixed_norm
 from idiolect.errors import UserError
 
 
 class Modes:
-    """Puts a model into training or evaluation for a while, as its own `train` would."""
+    """Puts a model into training or evaluation for a while, as its own `train` would.
+
+    Normalisation that is fixed stays in evaluation: whoever trains a part of a model that was trained before
+    trains it beside the rest as it predicts.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         self._layers = list(module.modules())
         given = self._flags()
         module.train()
-        self._training = self._flags()
+        flags = zip(self._layers, self._flags(), strict=True)
+        self._training = [flag and not is_fixed_norm(layer) for layer, flag in flags]
         module.eval()
         self._evaluation = self._flags()
         self._put(given)
 
     def training(self) -> AbstractContextManager[None]:
-        """As after `train()`."""
+        """As after `train()`, but for normalisation layers that are fixed."""
         return self._during(self._training)
 
     def evaluation(self) -> AbstractContextManager[None]:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from idiolect.core.fixed import is_fixed_norm
 from idiolect.core.tree import Params
 from idiolect.errors import UserError
 
@@ -48,10 +49,13 @@ class Moments(NamedTuple):
 
 
 def norm_layers(module: nn.Module) -> tuple[NormLayer, ...]:
-    """The layers of a model that keep statistics, found by their type; one that keeps none is refused."""
+    """The layers of a model that keep statistics, found by their type; one that keeps none is refused.
+
+    Those of layers that are fixed stay as they are, and are none of these.
+    """
     layers = []
     for path, layer in module.named_modules():
-        if not isinstance(layer, nn.modules.batchnorm._NormBase):
+        if not isinstance(layer, nn.modules.batchnorm._NormBase) or is_fixed_norm(layer):
             continue
         counts = isinstance(layer, nn.modules.batchnorm._BatchNorm)
         if layer.running_mean is None:
@@ -136,6 +140,10 @@ class Values(NamedTuple):
         variance = self._mean((inputs - mean.reshape(-1, *[1] * (inputs.ndim - 2))).square(), shares)
         return mean, variance, rows * positions
 
+    def are_all(self, inputs: Tensor) -> bool:
+        """Whether all values of a channel count, and are more than one."""
+        return bool(self.counted.all()) and inputs.shape[0] * inputs.shape[2:].numel() > 1
+
     def _mean(self, inputs: Tensor, shares: Tensor) -> Tensor:
         """First of each row, so that its share is no factor of every value."""
         positions = [axis for axis in range(inputs.ndim) if axis not in (1, self.row_axis)]
@@ -168,6 +176,15 @@ def batch_normalised(
     outputs = torch.addcmul(shift.reshape(shape), inputs, scale.reshape(shape))
     unbiased = variance * (number / (number - 1).clamp_min(1))
     return outputs, mean.detach(), unbiased.detach(), exists
+
+
+def normalised_by_torch(
+    inputs: Tensor, kept: tuple[Tensor, Tensor], affine: tuple[Tensor | None, Tensor | None], epsilon: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same where all values count: half as long, and nothing for a stack of clients."""
+    mean, variance = torch.zeros_like(kept[0]), torch.zeros_like(kept[1])
+    outputs = nn.functional.batch_norm(inputs, mean, variance, *affine, True, 1.0, epsilon)
+    return outputs, mean, variance, torch.tensor(True)
 
 
 def names_of(layers: Iterable[NormLayer], parameters: Mapping[str, Tensor]) -> frozenset[str]:

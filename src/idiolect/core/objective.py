@@ -11,6 +11,7 @@ from torch.func import functional_call
 from idiolect.core import rng, tree
 from idiolect.core.autodiff import gradient
 from idiolect.core.fixed import fixed_params, trained_params
+from idiolect.core.inputs import Inputs, as_arguments
 from idiolect.core.modules import (
     Modes,
     last_module,
@@ -18,10 +19,11 @@ from idiolect.core.modules import (
     refuse_unsupported_layers,
     tensors_of,
 )
+from idiolect.core.neighbours import Neighbours, answer
 from idiolect.core.normalisation import Moments, Statistics, names_of, norm_layers, split_off, statistics_of
 from idiolect.core.parts import require_names
 from idiolect.core.task import Task
-from idiolect.core.training_mode import TrainingMode, found_row_axes
+from idiolect.core.training_mode import FrozenBy, TrainingMode, found_row_axes
 from idiolect.core.tree import Params
 from idiolect.errors import UserError
 
@@ -32,7 +34,7 @@ class Batch(NamedTuple):
     The key is that of the noise which a model draws in training, if it draws any.
     """
 
-    inputs: Tensor
+    inputs: Inputs
     targets: Tensor
     weights: Tensor
     key: Tensor | tuple[()] = ()
@@ -45,7 +47,7 @@ class Mixture(NamedTuple):
     weights: tuple[Tensor, ...]
 
 
-Predictor = Params | Mixture
+Predictor = Params | Mixture | Neighbours
 
 
 class Pass(NamedTuple):
@@ -86,8 +88,8 @@ class Objective:
         self._heard: Heard | None = None
         self._by_pass: Mapping[int, Statistics] = {}
         self._taken: Tensor | None = None
+        self._frozen_by: FrozenBy = "batch"
         self._modes = Modes(module)
-        self._head = last_module(module)
         self._names = dict.fromkeys(trained_params(module))
         self._further_names = {
             other: name for other, name in names_of_tied_parameters(module).items() if name in self._names
@@ -98,13 +100,16 @@ class Objective:
         statistics: Statistics,
         heard: Heard | None = None,
         by_pass: Mapping[int, Statistics] | None = None,
+        frozen_by: FrozenBy = "batch",
     ) -> Self:
         """The same with other statistics; what layers see in its training passes is put on a list.
 
-        `by_pass` are those of single passes by their number, where these have others.
+        by_pass: those of single passes by their number, where these have others
+        frozen_by: what fixed layers normalise with: the batch, or, where training is over, what was kept
         """
         other = copy.copy(self)
         other.statistics, other._heard, other._by_pass = statistics, heard, by_pass or {}
+        other._frozen_by = frozen_by
         return other
 
     def when(self, taken: Tensor) -> Self:
@@ -143,10 +148,12 @@ class Objective:
         """The same, and the statistics of its normalisation layers."""
         return {**self.initial_params(), **self.statistics}
 
-    def predict(self, predictor: Predictor, inputs: Tensor) -> Tensor:
+    def predict(self, predictor: Predictor, inputs: Inputs) -> Tensor:
         """The model's outputs for some rows; a predictor without all that is trained is refused."""
         if isinstance(predictor, Mixture):
             return mixed(predictor, lambda member: self.predict(member, inputs))
+        if isinstance(predictor, Neighbours):
+            return answer(predictor.store, self.task, *self.evaluation_pass(predictor.params, inputs))
         params, own = split_off(predictor, self.norms) if self.norms else (predictor, {})
         with self._modes.evaluation():
             return self._outputs(params, inputs, own or self.statistics)
@@ -155,7 +162,7 @@ class Objective:
         """The weighted loss of the rows, without the l2 term."""
         return self._weighted_loss(self.predict(predictor, batch.inputs), batch)
 
-    def training_loss(self, predictor: Predictor, batch: Batch, fixed: Params | None = None) -> Tensor:
+    def training_loss(self, predictor: Params | Mixture, batch: Batch, fixed: Params | None = None) -> Tensor:
         """The same in training, for gradients; of the normalisation layers in `fixed` nothing is noted."""
         if isinstance(predictor, Mixture):
             outputs = mixed(predictor, lambda member: self._trained(member, batch, fixed))
@@ -171,13 +178,17 @@ class Objective:
         """f(params; batch)."""
         return self.data_loss(params, batch) + self.penalty(params)
 
-    def features(self, params: Params, inputs: Tensor) -> Tensor:
+    def features(self, params: Params, inputs: Inputs) -> Tensor:
         """What enters the head, the last module that owns parameters: [rows, ...]."""
-        return self._with_features(lambda: self.predict(params, inputs)).features
+        return self.evaluation_pass(params, inputs).features
+
+    def evaluation_pass(self, params: Params, inputs: Inputs) -> Pass:
+        """The features and outputs of some rows."""
+        return with_features(self.module, lambda: self.predict(params, inputs))
 
     def training_pass(self, params: Params, batch: Batch, fixed: Params | None = None) -> Pass:
         """The forward pass of a gradient, for methods with a loss of their own; `fixed` as there."""
-        return self._with_features(lambda: self._trained(params, batch, fixed))
+        return with_features(self.module, lambda: self._trained(params, batch, fixed))
 
     def apart(self, params: Params, batch: Batch) -> Tensor:
         """The outputs in training but for batch normalisation, the one thing that may mix rows."""
@@ -213,14 +224,15 @@ class Objective:
             slopes = tree.map_tree(lambda g, w: g + self.weight_decay * w, slopes, params)
         return slopes if self.clip is None else _shortened(slopes, self.clip)
 
-    def _outputs(self, params: Params, inputs: Tensor, statistics: Statistics) -> Tensor:
+    def _outputs(self, params: Params, inputs: Inputs, statistics: Statistics) -> Tensor:
         """The model's outputs in the mode in which it is."""
         # For a parameter that is missing torch would take the module's own value.
         if params.keys() != self._names.keys():
             require_names(params, self._names, f"a predictor of the model {type(self.module).__name__}")
         tied = {other: params[name] for other, name in self._further_names.items()}
         state = {**params, **tied, **statistics}
-        return torch.as_tensor(functional_call(self.module, state, (inputs,), tie_weights=False))
+        arguments, keywords = as_arguments(inputs)
+        return torch.as_tensor(functional_call(self.module, state, arguments, keywords, tie_weights=False))
 
     def _trained(self, params: Params, batch: Batch, fixed: Params | None) -> Tensor:
         """The outputs in training."""
@@ -248,6 +260,7 @@ class Objective:
             batch.weights,
             batch.key,
             frozen=names_of(self.norms, fixed or {}),
+            frozen_by=self._frozen_by,
             row_axes=self._row_axes,
             mixes_rows=mixes_rows,
         )
@@ -255,22 +268,29 @@ class Objective:
     def _weighted_loss(self, outputs: Tensor, batch: Batch) -> Tensor:
         return (self.task.row_losses(outputs, batch.targets) * batch.weights).sum()
 
-    def _with_features(self, outputs: Callable[[], Tensor]) -> Pass:
-        """Some outputs, and what the head was given on the way."""
-        seen: list[Tensor] = []
-        hook = self.module.get_submodule(self._head).register_forward_pre_hook(
-            lambda _, given: seen.append(given[0])
+
+def with_features(module: nn.Module, outputs: Callable[[], Tensor]) -> Pass:
+    """Some outputs of a module, and what its head was given on the way."""
+    seen: list[Tensor] = []
+    head = last_module(module)
+    hook = module.get_submodule(head).register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    try:
+        found = outputs()
+    finally:
+        hook.remove()
+    if len(seen) != 1:
+        raise UserError(
+            f"the model's last layer {head!r} is used {len(seen)} times in a forward pass, so what "
+            "enters it is no row's features; a method that needs them takes models that end in one layer"
         )
-        try:
-            found = outputs()
-        finally:
-            hook.remove()
-        if len(seen) != 1:
-            raise UserError(
-                f"the model's last layer {self._head!r} is used {len(seen)} times in a forward pass, so what "
-                "enters it is no row's features; a method that needs them takes models that end in one layer"
-            )
-        return Pass(seen[0], found)
+    return Pass(seen[0], found)
+
+
+def members_of(predictor: Predictor) -> tuple[Params, ...]:
+    """The models that a predictor consists of."""
+    if isinstance(predictor, Mixture):
+        return predictor.members
+    return (predictor.params,) if isinstance(predictor, Neighbours) else (predictor,)
 
 
 def mixed(mixture: Mixture, outputs: Callable[[Params], Tensor]) -> Tensor:

@@ -30,9 +30,11 @@ from idiolect.core.cohort import Cohort, Population
 from idiolect.core.exchange import ClientState, Exchange, Info, Message, ServerState, Site
 from idiolect.core.exchange import Work as MethodWork
 from idiolect.core.method import Method, PredictorKind, Predictors
+from idiolect.core.neighbours import Neighbours
 from idiolect.core.newcomer import Newcomer
 from idiolect.core.normalisation import Moments, NormLayer, Statistics, cumulated, split_off, updated
-from idiolect.core.objective import Batch, Mixture, Objective, Predictor
+from idiolect.core.objective import Batch, Mixture, Objective, Predictor, members_of
+from idiolect.core.training_mode import FrozenBy
 from idiolect.core.transport import Transport
 from idiolect.core.tree import Params
 from idiolect.errors import UserError
@@ -91,6 +93,7 @@ class Carrying:
     variant: Variant
     passes: tuple[tuple[int, ...], ...]  # those of each model with statistics of its own
     shared: int  # the place among them of the shared model's
+    frozen_by: FrozenBy  # what layers that a method holds fixed normalise with
 
     def kept(self, passes: PassesByKind, kind: PredictorKind) -> int:
         """The place of a kind's statistics."""
@@ -142,7 +145,10 @@ class WithStatistics(MethodAround):
         """What is carried."""
         passes = tuple(sorted({_passes_of(kind, self.passes) for kind in self.kinds}))
         shared = _passes_of("global", self.passes)
-        return Carrying(self.layers, self.variant, passes, passes.index(shared) if shared in passes else 0)
+        place = passes.index(shared) if shared in passes else 0
+        # Newcomers train when training is over; where clients keep statistics, theirs are still to be found.
+        is_over = isinstance(innermost_method(self.method), Newcomer) and self.variant != "silo"
+        return Carrying(self.layers, self.variant, passes, place, "kept" if is_over else "batch")
 
     def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
         """The first statistics are the model's own, which come with its parameters."""
@@ -173,7 +179,7 @@ class WithStatistics(MethodAround):
 
     def adapt(self, client: Client, brief: Brief, site: Site) -> Client:
         """As the method says, with the statistics that it predicts with."""
-        there = _at(site, brief.statistics or client.statistics[self.carrying.shared])
+        there = _at(site, brief.statistics or client.statistics[self.carrying.shared], "kept")
         return client._replace(inner=self.method.adapt(client.inner, brief.inner, there))
 
     def predictors(self, client: Client, brief: Brief) -> Predictors:
@@ -251,7 +257,8 @@ class StatisticsExchange(ExchangeAround):
         heard: list[list[Moments]] = []
         models = list(zip(self.carrying.passes, work.statistics, strict=True))
         by_pass = {number: kept for passes, kept in models for number in passes}
-        objective = site.objective.hearing(work.statistics[self.carrying.shared], heard, by_pass)
+        shared = work.statistics[self.carrying.shared]
+        objective = site.objective.hearing(shared, heard, by_pass, self.carrying.frozen_by)
         there = replace(site, objective=objective)
         inner = self.inner.step(work.inner, client.inner, down.inner, batches, there)
         return Work(inner, tuple(_moved(kept, passes, heard) for passes, kept in models))
@@ -313,9 +320,9 @@ def _sums_uploads(exchange: Exchange) -> bool:
     return exchange.local_steps != 0 and type(exchange).weights is not Exchange.weights
 
 
-def _at(site: Site, statistics: Statistics) -> Site:
+def _at(site: Site, statistics: Statistics, frozen_by: FrozenBy = "batch") -> Site:
     """The site with a model that has some statistics."""
-    return replace(site, objective=site.objective.hearing(statistics))
+    return replace(site, objective=site.objective.hearing(statistics, frozen_by=frozen_by))
 
 
 def _joined(predictor: Predictor, own: Statistics, shared: Statistics) -> Predictor:
@@ -323,13 +330,15 @@ def _joined(predictor: Predictor, own: Statistics, shared: Statistics) -> Predic
     if isinstance(predictor, Mixture):
         first, *others = predictor.members
         return predictor._replace(members=({**first, **own}, *({**other, **shared} for other in others)))
+    if isinstance(predictor, Neighbours):
+        return predictor._replace(params={**predictor.params, **own})
     return {**predictor, **own}
 
 
 def _measured(predictor: Predictor, first: Statistics, site: Site) -> Statistics:
     """The statistics of one pass over a client's rows; of a mixture, those of its first member."""
     heard: list[list[Moments]] = []
-    params = predictor.members[0] if isinstance(predictor, Mixture) else predictor
+    params = members_of(predictor)[0]
     with torch.no_grad():
         site.objective.hearing(first, heard).training_loss(params, site.all_rows)
     return cumulated(first, heard[0])

@@ -9,7 +9,7 @@ before it has seen them all.
 import torch
 from torch import Tensor
 
-from idiolect.core import rng
+from idiolect.core import rng, tree
 from idiolect.core.exchange import Epochs
 from idiolect.core.objective import Batch
 from idiolect.data.federation import Federation, Rows
@@ -34,7 +34,7 @@ class Batches:
         has_noise: bool = False,
     ) -> None:
         self.federation = federation
-        self.dtype = dtype or federation.inputs.dtype
+        self.dtype = dtype or tree.leaves(federation.inputs)[0].dtype
         self.seed = seed
         self.batch_size = batch_size
         self.has_noise = has_noise
@@ -76,7 +76,8 @@ class Batches:
 
     def gather(self, rows: Tensor, weights: Tensor, key: Tensor | tuple[()] = ()) -> Batch:
         """The rows themselves."""
-        return Batch(_take(self.federation.inputs, rows), _take(self.federation.targets, rows), weights, key)
+        inputs = tree.map_tree(lambda leaf: _take(leaf, rows), self.federation.inputs)
+        return Batch(inputs, _take(self.federation.targets, rows), weights, key)
 
     def all_rows(self, part: Rows, ids: Tensor, round_number: int) -> Batch:
         """All rows of each client in one part of the federation, padded to the largest of these clients."""

@@ -11,6 +11,7 @@ from idiolect.core import rng, tree
 from idiolect.core.cohort import Cohort, Population
 from idiolect.core.exchange import ClientState, Exchange, Message, ServerState, Site
 from idiolect.core.fitness import refuse_unfit_model
+from idiolect.core.inputs import row_count, take_rows
 from idiolect.core.method import Method
 from idiolect.core.objective import Batch, Objective
 from idiolect.core.transport import Bits, Transport
@@ -159,9 +160,9 @@ class Engine(Protocol):
 
 def _first_rows(federation: Federation, count: int, dtype: torch.dtype) -> Batch:
     """Some rows, the same ones again where there are fewer, as a batch."""
-    rows = torch.arange(count) % len(federation.inputs)
+    rows = torch.arange(count) % row_count(federation.inputs)
     weights = torch.full((count,), 1 / count, dtype=dtype)
-    return Batch(federation.inputs[rows], federation.targets[rows], weights, torch.tensor(0))
+    return Batch(take_rows(federation.inputs, rows), federation.targets[rows], weights, torch.tensor(0))
 
 
 Look = Callable[[ClientState, Message, Site], Any]  # at a client, with its brief; a pure function

@@ -4,6 +4,7 @@ Clients are taken in chunks that fit the cache, all local steps of one chunk bef
 need is fetched before and kept after their work, in the order of the chunks, so nothing depends on threads.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -24,7 +25,9 @@ from idiolect.engines.compiler.passes import PASSES
 from idiolect.engines.engine import Look, Outcome, Setting, Traffic
 from idiolect.engines.local_work import Chunk, LocalWork, Seat, Stages, first_of, over_clients
 from idiolect.engines.threads import ClientThreads
-from idiolect.engines.ways import Way, choose_way, say_why_one_by_one, stacking
+from idiolect.engines.ways import Way, choose_way, stacking, why_one_by_one
+
+logger = logging.getLogger("idiolect")
 
 DRAWN_TOGETHER = 16  # clients whose batches are drawn at once, at least: it takes as long for one
 
@@ -50,7 +53,7 @@ class Vectorised:
         self._compiler = Compiler(passes) if passes is not None and self.way.is_recorded else None
         self._threads = ClientThreads(setting.objective)
         self._client_bytes = parameter_bytes(setting.objective.module)
-        self._row_bytes = setting.federation.inputs[:1].nbytes
+        self._row_bytes = sum(leaf[:1].nbytes for leaf in tree.leaves(setting.federation.inputs))
         layers = setting.objective.module.modules()
         # Convolution and pooling are faster with channels last, which a stack of clients cannot have.
         self._channels_last = self.way.clients == 1 and any(isinstance(layer, nn.Conv2d) for layer in layers)
@@ -74,8 +77,9 @@ class Vectorised:
     def explain_way(self) -> None:
         """Say, once, why clients run one at a time if that is not for speed."""
         if self._has_more_to_say:
-            say_why_one_by_one(self.setting)
             self._has_more_to_say = False
+            if (reason := why_one_by_one(self.setting)) is not None:
+                logger.warning("%s", reason)
 
     def carry_out_prepared(
         self,
@@ -238,12 +242,17 @@ class Vectorised:
 
     def _laid_out(self, batch: Batch) -> Batch:
         """The batch in the memory layout that the model's layers prefer."""
-        if not self._channels_last or batch.inputs.ndim != 4:
+        if not self._channels_last:
             return batch
-        return batch._replace(inputs=batch.inputs.contiguous(memory_format=torch.channels_last))
+        return batch._replace(inputs=tree.map_tree(_with_channels_last, batch.inputs))
 
     def _doubts(self) -> tuple[Any, ...]:
         return () if self._compiler is None else tuple(self._compiler.doubts)
+
+
+def _with_channels_last(leaf: Tensor) -> Tensor:
+    """Images with their channels last in memory."""
+    return leaf.contiguous(memory_format=torch.channels_last) if leaf.ndim == 4 else leaf
 
 
 class _Replies:

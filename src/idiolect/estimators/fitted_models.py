@@ -65,7 +65,7 @@ class FittedModels:
         else:
             raise UserError(self._nobody(client))
         whose = "everybody" if client is None else f"client {client!r}"
-        module = as_module(predictor, self.architecture, whose).to(dtype)
+        module = as_module(predictor, self.architecture, task, whose).to(dtype)
         return PersonalModel(module, task, self.class_names, self.preprocessing)
 
     def _nobody(self, client: str | None) -> str:

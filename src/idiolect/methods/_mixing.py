@@ -74,7 +74,12 @@ def sample(site: Site, share: float, batch_size: int) -> list[core.Batch]:
         chosen = rng.permute(place % size, size, key)
         counts = (place < taken).to(rows.weights.dtype)
         batches.append(
-            core.Batch(rows.inputs[chosen], rows.targets[chosen], counts / counts.sum().clamp_min(1))
+            rows._replace(
+                inputs=rows.inputs[chosen],
+                targets=rows.targets[chosen],
+                weights=counts / counts.sum().clamp_min(1),
+                key=tree.map_tree(lambda noise, start=start: rng.fold(noise, start), rows.key),
+            )
         )
     return batches
 
@@ -116,5 +121,6 @@ def _mean_loss(
 ) -> Tensor:
     """Over the batches that have rows, each with the weights before it."""
     filled = torch.stack([batch.weights.sum() > 0 for batch in batches])
-    losses = [objective.loss(blend.model(at), batch) for at, batch in zip(path[:-1], batches, strict=True)]
+    pairs = zip(path[:-1], batches, strict=True)
+    losses = [objective.training_loss(blend.model(at), batch) for at, batch in pairs]
     return torch.where(filled, torch.stack(losses), 0.0).sum() / filled.sum()

@@ -27,6 +27,7 @@ from idiolect.methods.fedprox import FedProx
 from idiolect.methods.fedrep import FedRep
 from idiolect.methods.fedrod import FedRoD
 from idiolect.methods.ifca import IFCA
+from idiolect.methods.knn_per import KNNPer
 from idiolect.methods.local import Local
 from idiolect.methods.local_sgd import LocalSGD
 from idiolect.methods.minibatch_sgd import MiniBatchSGD
@@ -82,6 +83,7 @@ METHODS: tuple[type[Method], ...] = (
     FedAMP,
     HeurFedAMP,
     FedFomo,
+    KNNPer,
 )
 
 

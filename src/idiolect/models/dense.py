@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from idiolect.data.federation import Federation
 from idiolect.errors import UserError
-from idiolect.models.fitting import flat_size
+from idiolect.models.fitting import flat_size, one_input
 
 
 class Linear(nn.Module):
@@ -56,14 +56,14 @@ class ElementwiseProduct(nn.Module):
 
 def linear(federation: Federation, *, bias: bool = True) -> nn.Module:
     """Logistic (multinomial, binary) or linear regression, zero at the start."""
-    return Linear(flat_size(federation), federation.task.outputs, bias)
+    return Linear(flat_size(federation, "linear"), federation.task.outputs, bias)
 
 
 def mlp(federation: Federation, *, hidden: Sequence[int] = (200, 200)) -> nn.Module:
     """Hidden layers with ReLU; two of 200 as in the APFL paper."""
     if not all(size >= 1 for size in hidden):
         raise UserError(f"hidden={tuple(hidden)} must hold layer sizes of at least 1")
-    return Perceptron(flat_size(federation), federation.task.outputs, hidden)
+    return Perceptron(flat_size(federation, "mlp"), federation.task.outputs, hidden)
 
 
 def dnn(federation: Federation, *, hidden: int = 128) -> nn.Module:
@@ -73,6 +73,6 @@ def dnn(federation: Federation, *, hidden: int = 128) -> nn.Module:
 
 def quadratic(federation: Federation) -> nn.Module:
     """The elementwise product for the quadratics data."""
-    if federation.inputs.shape != federation.targets.shape:
+    if one_input(federation, "quadratic").shape != federation.targets.shape:
         raise UserError("model quadratic needs inputs and targets of one shape: use it with data=quadratics")
     return ElementwiseProduct(federation.inputs.shape[1])

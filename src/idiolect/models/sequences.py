@@ -8,7 +8,7 @@ from torch.nn import functional as F  # noqa: N812  (torch's own convention)
 
 from idiolect.data.federation import Federation
 from idiolect.errors import UserError
-from idiolect.models.fitting import codes_of, require_counts
+from idiolect.models.fitting import codes_of, one_input, require_counts
 
 
 class CharLSTM(nn.Module):
@@ -185,7 +185,7 @@ def char_lstm(federation: Federation, *, embedding: int = 8, hidden: int = 256, 
 def gru(federation: Federation, *, embedding: int = 32, hidden: int = 128, layers: int = 1) -> nn.Module:
     """One gated recurrent layer of 128, over codes (embedded in 32) or over numbers; can be vmapped."""
     require_counts(embedding=embedding, hidden=hidden, layers=layers)
-    inputs, outputs = federation.inputs, federation.task.outputs
+    inputs, outputs = one_input(federation, "gru"), federation.task.outputs
     if inputs.is_floating_point():
         if inputs.ndim != 3:
             raise UserError(

@@ -34,6 +34,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from idiolect.core import tree
 from idiolect.data.federation import Federation
 from idiolect.data.preprocessing import Preprocessing
 from idiolect.engines.compiler.doubt import Doubt
@@ -327,7 +328,9 @@ def fingerprint(federation: Federation) -> str:
     """A digest of all data: a resumed run must see what it saw before."""
     digest = hashlib.sha256("\n".join(federation.names).encode())
     parts = (federation.train, federation.validation, federation.test)
-    for tensor in (federation.inputs, federation.targets, *(t for p in parts for t in (p.index, p.offsets))):
+    digest.update("".join(tree.to_named(federation.inputs)).encode())  # nothing if there is one tensor
+    inputs = tree.leaves(federation.inputs)
+    for tensor in (*inputs, federation.targets, *(t for p in parts for t in (p.index, p.offsets))):
         digest.update(tensor.contiguous().numpy().tobytes())
     return digest.hexdigest()
 

@@ -61,7 +61,7 @@ def _model_and_card(folder: Path, kind: str | None) -> tuple[PersonalModel, Mode
     else:
         raise UserError(f"--kind {kind} is not possible: the models are {', '.join((*models, CHOSEN))}")
     client = str(agreement["name"])
-    module = as_module(predictor, setting.objective.module, f"client {client!r}")
+    module = as_module(predictor, setting.objective.module, setting.objective.task, f"client {client!r}")
     model = PersonalModel(module, schema.task, schema.preprocessing.class_names, schema.preprocessing)
     card = bare_card(model, config, client, kind, round_number)
     return model, replace(card, clients=int(agreement["clients"]))

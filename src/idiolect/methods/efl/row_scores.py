@@ -17,6 +17,7 @@ from torch.func import grad, vmap
 
 from idiolect import core
 from idiolect.core import Params, tree
+from idiolect.core.inputs import Inputs, take_rows
 
 ROWS_WITH_GRADIENTS = 16  # rows whose gradients are in memory at a time, for each client
 ROWS_WITH_SLOPES = 512  # rows whose inputs and slopes in all layers are
@@ -24,7 +25,7 @@ ROWS_WITH_SLOPES = 512  # rows whose inputs and slopes in all layers are
 
 def sum_of_squared_scores(objective: core.Objective, params: Params, rows: core.Batch) -> Params:
     """Σ_r weight_r (∂ loss_r / ∂w)²."""
-    if _is_made_of_linear_layers(objective, rows.inputs.shape[1:]):
+    if isinstance(rows.inputs, Tensor) and _is_made_of_linear_layers(objective, rows.inputs.shape[1:]):
         return _in_blocks(_by_layer, ROWS_WITH_SLOPES, objective, params, rows)
     return _in_blocks(_by_row, ROWS_WITH_GRADIENTS, objective, params, rows)
 
@@ -45,15 +46,16 @@ def _in_blocks(
 def _by_row(objective: core.Objective, params: Params, rows: core.Batch) -> Params:
     """Any model: the gradient of every row."""
 
-    def loss(params: Params, x: Tensor, y: Tensor) -> Tensor:
-        return objective.task.row_losses(objective.predict(params, x[None]), y[None])[0]
+    def loss(params: Params, x: Inputs, y: Tensor) -> Tensor:
+        alone = tree.map_tree(lambda leaf: leaf[None], x)
+        return objective.task.row_losses(objective.predict(params, alone), y[None])[0]
 
     try:
         scores = vmap(grad(loss), in_dims=(None, 0, 0))(params, rows.inputs, rows.targets)
     except (RuntimeError, NotImplementedError):  # a model that cannot be vmapped: one row at a time
         unit = torch.ones_like(rows.weights[:1])
-        pairs = zip(rows.inputs, rows.targets, strict=True)
-        singles = [core.Batch(x[None], y[None], unit) for x, y in pairs]
+        places = [slice(place, place + 1) for place in range(len(rows.weights))]
+        singles = [core.Batch(take_rows(rows.inputs, one), rows.targets[one], unit) for one in places]
         scores = tree.stack([_score(objective, params, row) for row in singles])
     return tree.weighted_sum(tree.map_tree(torch.square, scores), rows.weights)
 
