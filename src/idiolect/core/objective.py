@@ -89,6 +89,7 @@ class Objective:
         self._row_axes: tuple[int | None, ...] | None = None
         self._heard: Heard | None = None
         self._by_pass: Mapping[int, Statistics] = {}
+        self._taken: Tensor | None = None
         self._frozen_by: FrozenBy = "batch"
         self._modes = Modes(module)
         self._names = dict.fromkeys(trained_params(module))
@@ -112,6 +113,12 @@ class Objective:
         other = copy.copy(self)
         other.statistics, other._heard, other._by_pass = statistics, heard, by_pass or {}
         other._frozen_by = frozen_by
+        return other
+
+    def when(self, taken: Tensor) -> Self:
+        """The same for a step that is only taken on a condition: else statistics stay as they are."""
+        other = copy.copy(self)
+        other._taken = taken
         return other
 
     def rehearse(self, batch: Batch) -> TrainingMode:
@@ -251,8 +258,11 @@ class Objective:
         with self._modes.training(), mode:
             outputs = self._outputs(params, batch.inputs, mode.buffers)
         if self._heard is not None:
-            self._heard.append(mode.seen)
+            self._heard.append([self._if_taken(moments) for moments in mode.seen])
         return outputs
+
+    def _if_taken(self, seen: Moments) -> Moments:
+        return seen if self._taken is None else seen._replace(exists=seen.exists & self._taken)
 
     def _training_mode(
         self, batch: Batch, fixed: Params | None, statistics: Statistics, *, mixes_rows: bool = True

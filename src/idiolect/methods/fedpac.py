@@ -87,6 +87,7 @@ class FedPAC(core.Method, core.Exchange):
     kinds: ClassVar[tuple[core.PredictorKind, ...]] = ("localized", "personal")
     judged_by: ClassVar[core.PredictorKind] = "personal"
     gradients_per_step: ClassVar[int] = 2
+    passes: ClassVar[dict[core.PredictorKind, tuple[int, ...]]] = {"localized": (0, 1), "personal": (0, 1)}
     needs_classes: ClassVar[bool] = True
     sees_all_rows: ClassVar[bool] = True
     personal_down: ClassVar[bool] = True
@@ -144,8 +145,8 @@ class FedPAC(core.Method, core.Exchange):
         """φ_i or θ_i moves, the other keeps its bits."""
         first_steps = head_steps(site, self.local_steps, self.body_steps, share=1 / 6)
         trains_head = torch.as_tensor(site.clock.step) < first_steps
-        head = self._head_step(work, batches[0], site)
-        body = self._body_step(work, batches[0], site)
+        head = self._head_step(work, batches[0], site, trains_head)
+        body = self._body_step(work, batches[0], site, ~trains_head)
         return work._replace(
             head=tree.where(trains_head, head, work.head), body=tree.where(trains_head, work.body, body)
         )
@@ -186,12 +187,12 @@ class FedPAC(core.Method, core.Exchange):
     def _head_rate(self) -> core.Schedule:
         return self.learning_rate if self.head_rate is None else self.head_rate
 
-    def _head_step(self, work: Work, batch: core.Batch, site: Site) -> Params:
+    def _head_step(self, work: Work, batch: core.Batch, site: Site, taken: Tensor) -> Params:
         """φ_i <- φ_i - η_h ∇_φ f_i."""
-        slopes = site.objective.gradient(work.head, batch, fixed=work.body)
+        slopes = site.objective.when(taken).gradient(work.head, batch, fixed=work.body)
         return tree.step(work.head, site.rate(self._head_rate), slopes)
 
-    def _body_step(self, work: Work, batch: core.Batch, site: Site) -> Params:
+    def _body_step(self, work: Work, batch: core.Batch, site: Site, taken: Tensor) -> Params:
         """θ_i <- θ_i - η ∇_θ [f_i + λ * distance]."""
         task = site.objective.task
 
@@ -199,5 +200,5 @@ class FedPAC(core.Method, core.Exchange):
             own = (task.row_losses(seen.outputs, batch.targets) * batch.weights).sum()
             return own + self.pull * work.anchors.distance(seen, batch)
 
-        slopes = site.objective.gradient(work.body, batch, fixed=work.head, loss=loss)
+        slopes = site.objective.when(taken).gradient(work.body, batch, fixed=work.head, loss=loss)
         return tree.step(work.body, site.rate(self.learning_rate), slopes)
