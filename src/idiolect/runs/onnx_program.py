@@ -59,7 +59,8 @@ def _inner(program: nn.Module, rows: Tensor, answers: list[str]) -> onnx.ModelPr
 
 def _sorted_stably(rows: Any, stable: bool = True, dim: int = -1, descending: bool = False) -> Any:
     """What torch has and its exporter does not know: of equal entries, TopK takes the first first."""
-    size = operators.Gather(operators.Shape(rows), operators.Constant(value_ints=[dim]))
+    place: Any = operators.Constant(value_ints=[dim])
+    size = operators.Gather(operators.Shape(rows), place)
     return operators.TopK(rows, size, axis=dim, largest=int(descending), sorted=1)
 
 
