@@ -94,7 +94,6 @@ class FedPAC(core.Method, core.Exchange):
     personal_brief: ClassVar[bool] = True
     common_fields: ClassVar[frozenset[str]] = frozenset({"shared", "prototypes"})
     relative_to: ClassVar[dict[str, str]] = {"shared": "shared", "head": "head"}
-    passes: ClassVar[dict[core.PredictorKind, int]] = {"localized": 1, "personal": 1}  # the body's
 
     learning_rate: core.Schedule = hyper(0.1, "step size of the body", symbol="η", alias="lr", paper="0.01")
     head_rate: core.Schedule | None = hyper(
