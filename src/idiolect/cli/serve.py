@@ -32,7 +32,7 @@ def serve(
 
     Example: idiolect serve my.yaml --keys keys/coordinator
     """
-    from idiolect.silo.processes import end_properly_when_terminated
+    from idiolect.silo.processes import Terminated, end_properly_when_terminated
 
     end_properly_when_terminated()
     try:
@@ -46,8 +46,10 @@ def serve(
             views=_screen(),
         )
     except KeyboardInterrupt as interrupt:
-        typer.echo(f"interrupted; continue with `idiolect serve --resume {resume or out}`", err=True)
-        raise typer.Exit(INTERRUPTED) from interrupt
+        asked = isinstance(interrupt, Terminated)
+        what = "ended" if asked else "interrupted"
+        typer.echo(f"{what}; continue with `idiolect serve --resume {resume or out}`", err=True)
+        raise typer.Exit(0 if asked else INTERRUPTED) from interrupt
     typer.echo(f"run: {folder.path}")
 
 

@@ -17,6 +17,7 @@ from idiolect.participation.sampling import Plan
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.lifecycle import play
 from idiolect.runs.setup import build_setting
+from idiolect.silo.audit import AuditedLink, AuditLog
 from idiolect.silo.checks import whole_number
 from idiolect.silo.monitor import Monitor, View
 from idiolect.silo.rates import decide_rates
@@ -77,7 +78,8 @@ class Coordination:
 def coordinate(run: ServedRun, link: Link, views: Sequence[View] = ()) -> RunFolder:
     """Greet the silos and play the rounds that are left of a run, to its finished folder."""
     with Monitor(run, views) as monitor:
-        coordination = _begin(run, monitor.watch(link), monitor)
+        audited = AuditedLink(link, AuditLog(run.path))
+        coordination = _begin(run, monitor.watch(audited), monitor)
         return play(run.folder, coordination, [monitor])
 
 

@@ -15,11 +15,13 @@ from idiolect.errors import UserError
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.lock import alone_in, creating_in
 from idiolect.runs.settings import Source, read_settings
+from idiolect.silo.audit import Audit, read_audit
 from idiolect.silo.coordinator import coordinate
 from idiolect.silo.keys import check_names, init_keys
 from idiolect.silo.limits import Limits
 from idiolect.silo.live_page import page_view
 from idiolect.silo.monitor import View
+from idiolect.silo.offline import find_run
 from idiolect.silo.plain_text import OneLineFormatter
 from idiolect.silo.serve_settings import serve_settings
 from idiolect.silo.served_run import ServedRun
@@ -38,6 +40,20 @@ def silo_init(silos: Sequence[str], *, host: str, out: str | Path = "keys") -> P
     """
     init_keys(Path(out), host, silos)
     return Path(out)
+
+
+def silo_audit(folder: str | Path, *, refused: bool = False) -> Audit:
+    """Who asked what, and what was answered: in a silo's state folder, or in that of a served run.
+
+    refused: only what was refused or not answered.
+    """
+    entries, broken = read_audit(Path(folder))
+    return Audit([entry for entry in entries if not refused or entry["outcome"] != "answered"], broken)
+
+
+def silo_back(*, state: str | Path, to: int) -> int:
+    """Let a silo's run go back to the state after round `to`; how many exchanges are forgotten by it."""
+    return find_run(Path(state)).go_back(to)
 
 
 def serve(

@@ -20,6 +20,7 @@ from typing import Any
 import pandas as pd
 
 from idiolect.errors import UserError
+from idiolect.silo.audit import AuditLog
 from idiolect.silo.engagement import Engagement, echo
 from idiolect.silo.limits import Limits
 from idiolect.silo.plain_text import one_line
@@ -56,10 +57,16 @@ class Silo:
         self.limits = limits
         self.shares_metrics = shares_metrics
         self.shares_summaries = shares_summaries
+        self.audit = AuditLog(folder)
         self._engagements: dict[str, Engagement] = {}
 
     def answer(self, message: bytes) -> bytes:
         """The reply to a request; a refusal is a reply too."""
+        answer = self._answer_or_refusal(message)
+        self.audit.add(message, answer)  # before it leaves
+        return answer
+
+    def _answer_or_refusal(self, message: bytes) -> bytes:
         try:
             return self._answer(unpack(message, self.limits.most_bytes, self.limits.modules))
         except TableProblemsError as error:

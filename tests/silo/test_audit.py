@@ -1,0 +1,82 @@
+"""Both sides can look up who asked what; a line that was changed or taken out shows."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import idiolect
+from idiolect.cli import app
+from idiolect.core import tree
+from idiolect.errors import UserError
+from idiolect.silo.audit import FILE, read_audit
+from idiolect.silo.coordinator import coordinate
+from idiolect.silo.served_run import ServedRun
+from idiolect.silo.wire import unpack
+from silo.letters import answer, asked, changed, honest, north, refusal
+from silo.problem import Direct, config, deployed, silos_in
+
+
+def test_every_request_is_noted_on_both_sides(tmp_path: Path) -> None:
+    settings = deployed(config({"name": "apfl", "local_steps": 2}, rounds=1), tmp_path)
+    served = ServedRun.create(tmp_path / "run", settings)
+    coordinate(served, Direct(silos_in(tmp_path / "silos")))
+    here, there = read_audit(tmp_path / "run"), read_audit(tmp_path / "silos" / "north")
+    assert here.broken is None
+    assert there.broken is None
+    noted = [(entry["ask"], entry["question"], entry["answer"]) for entry in there.entries]
+    told = [(e["ask"], e["question"], e["answer"]) for e in here.entries if e["silo"] == "north"]
+    assert noted == told
+    assert [ask for ask, _, _ in noted] == ["hello", "evaluate", "work", "evaluate"]
+    assert {entry["outcome"] for entry in here.entries} == {"answered"}
+
+
+def test_refusals_are_noted_and_changes_show(tmp_path: Path) -> None:
+    silo = north(tmp_path)
+    answer(silo, asked(honest("apfl"), "hello"))
+    refusal(silo, changed(asked(honest("apfl"), "work"), round=10**9))
+    silo.answer(b"\x1b[2J nothing")
+    answer(north(tmp_path), asked(honest("apfl"), "work"))  # after a restart
+    entries, broken = read_audit(tmp_path)
+    assert broken is None
+    assert [entry["outcome"].split(":")[0] for entry in entries] == [
+        "answered",
+        "refused",
+        "refused",
+        "answered",
+    ]
+    assert entries[1]["round"] == 10**9
+    lines = (tmp_path / FILE).read_text().splitlines()
+    assert all(line.isprintable() for line in lines)
+    shown = CliRunner().invoke(app, ["silo", "audit", str(tmp_path), "--refused", "--json"])
+    assert shown.exit_code == 0
+    assert len(json.loads(shown.stdout)["entries"]) == 2
+    for spoilt in (lines[:1] + lines[2:], [lines[0].replace("answered", "refused!"), *lines[1:]]):
+        (tmp_path / FILE).write_text("\n".join(spoilt) + "\n")
+        assert read_audit(tmp_path).broken == 2
+        assert CliRunner().invoke(app, ["silo", "audit", str(tmp_path)]).exit_code == 1
+
+
+def test_there_is_nothing_to_look_up(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has no audit"):
+        idiolect.silo_audit(tmp_path)
+
+
+def test_a_silo_goes_back_by_its_own_will_only(tmp_path: Path) -> None:
+    """After its leave, and only then, a round is played again with another message."""
+    silo = north(tmp_path)
+    answer(silo, asked(honest("apfl"), "hello"))
+    works = [asked(honest("apfl"), "work", number) for number in range(2)]
+    for work in works:
+        answer(silo, work)
+    answer(silo, asked(honest("apfl"), "evaluate", 1))
+    other = changed(works[1], {"down": tree.scale(unpack(works[1]).trees["down"], 0.9)})
+    refusal(silo, other)
+    said = CliRunner().invoke(app, ["silo", "back", "--state", str(tmp_path), "--to", "1"])
+    assert said.exit_code == 0, said.output
+    assert "exchanges forgotten: 1" in said.output
+    assert "refused" not in answer(silo, other).header
+    refusal(silo, works[1])
+    for _ in range(2):
+        assert "refused" not in answer(silo, asked(honest("apfl"), "evaluate", 1)).header
