@@ -26,6 +26,9 @@ def serve(
     listen: Annotated[str, typer.Option(help="the address that silos reach")] = "0.0.0.0:9092",
     out: Annotated[str, typer.Option(help="the run's folder")] = "runs/served",
     resume: Annotated[str | None, typer.Option(help="continue the run in this folder")] = None,
+    from_round: Annotated[
+        int | None, typer.Option("--from", help="with --resume: go back to this round first")
+    ] = None,
     insecure: InsecureOption = False,
 ) -> None:
     """Coordinate a run between silos; they join with `idiolect join`.
@@ -42,6 +45,7 @@ def serve(
             listen=listen,
             out=out,
             resume=resume,
+            from_round=from_round,
             insecure=insecure,
             views=_screen(),
         )

@@ -19,6 +19,7 @@ from idiolect.runs.lifecycle import play
 from idiolect.runs.setup import build_setting
 from idiolect.silo.audit import AuditedLink, AuditLog
 from idiolect.silo.checks import whole_number
+from idiolect.silo.history import History
 from idiolect.silo.monitor import Monitor, View
 from idiolect.silo.rates import decide_rates
 from idiolect.silo.requests import Link, Request, ask_all
@@ -80,7 +81,7 @@ def coordinate(run: ServedRun, link: Link, views: Sequence[View] = ()) -> RunFol
     with Monitor(run, views) as monitor:
         audited = AuditedLink(link, AuditLog(run.path))
         coordination = _begin(run, monitor.watch(audited), monitor)
-        return play(run.folder, coordination, [monitor])
+        return play(run.folder, coordination, [monitor, History(run)])
 
 
 def _begin(run: ServedRun, link: Link, monitor: Monitor) -> Coordination:

@@ -17,7 +17,16 @@ from typing import Any
 from idiolect.errors import UserError
 
 # In the folder of keys, and in that of silos' states.
-_OWN_NAMES = ("coordinator", "authority.key", "flower", "log.txt", "summary.json", "audit.jsonl", "silos")
+_OWN_NAMES = (
+    "coordinator",
+    "authority.key",
+    "flower",
+    "log.txt",
+    "summary.json",
+    "misfits.json",
+    "audit.jsonl",
+    "silos",
+)
 VALID = datetime.timedelta(days=730)
 
 

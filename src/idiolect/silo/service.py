@@ -31,7 +31,9 @@ from idiolect.silo.table_summary import summarise
 from idiolect.silo.vault import RunVault
 from idiolect.silo.versions import VERSION, require_same_version
 from idiolect.silo.wire import Packet, pack, unpack
+from idiolect.store.files import read_json, write_json
 
+_MISFITS = "misfits.json"
 OWN_FOLDERS = ("flower",)  # in a silo's state folder, beside those of runs
 
 log = logging.getLogger(__name__)
@@ -48,6 +50,7 @@ class Silo:
         limits: Limits = Limits(),  # noqa: B008  (frozen)
         *,
         ignore: Sequence[str] = (),
+        keep_rounds: int = 2,
         shares_metrics: bool = True,
         shares_summaries: bool = True,
     ) -> None:
@@ -55,6 +58,7 @@ class Silo:
         self.table = table.drop(columns=list(ignore))
         self.folder = folder
         self.limits = limits
+        self.keep_rounds = keep_rounds
         self.shares_metrics = shares_metrics
         self.shares_summaries = shares_summaries
         self.audit = AuditLog(folder)
@@ -71,6 +75,7 @@ class Silo:
             return self._answer(unpack(message, self.limits.most_bytes, self.limits.modules))
         except TableProblemsError as error:
             # What its own people need to know may have values of rows; they stay here.
+            self._count_misfit()
             return self._refused(error, error.told)
         except UserError as error:
             return self._refused(error, str(error))
@@ -78,6 +83,22 @@ class Silo:
             # Whatever a message makes go wrong, the silo stays.
             log.debug("what a message made", exc_info=True)
             return self._refused(error, f"the message made {type(error).__name__}")
+
+    def _misfits(self) -> int:
+        """How often it was said that the table does not fit; each time tells a little of it."""
+        path = self.folder / _MISFITS
+        return int(read_json(path)["count"]) if path.is_file() else 0
+
+    def _count_misfit(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_json(self.folder / _MISFITS, {"count": self._misfits() + 1})
+
+    def _require_few_misfits(self) -> None:
+        if self._misfits() >= self.limits.misfits:
+            raise UserError(
+                f"this silo has said {self.limits.misfits} times that its table does not fit and says no "
+                f"more; to allow it remove {_MISFITS} from its state folder"
+            )
 
     def _refused(self, error: Exception, told: str) -> bytes:
         log.warning("refused: %s", one_line(error if isinstance(error, UserError) else f"{told}: {error}"))
@@ -110,6 +131,7 @@ class Silo:
                 "this silo shares no summaries of its table (--no-share-summaries); write the schema's "
                 "columns into the coordinator's configuration"
             )
+        self._require_few_misfits()
         budget = SummaryBudget(self.folder)
         search = budget.admit(Search.from_plain(header), self.table)
         summary = summarise(self.table, self.name, search, self.limits.values)
@@ -125,6 +147,7 @@ class Silo:
         vault = self._vault(header.get("run"))
         if vault.agreement is None:
             self.limits.admit_another_run(len(list(self.folder.glob("*/run.json"))))
+            self._require_few_misfits()
         # What is wrong with it is said before anything is kept.
         engagement = self._engage(agreement, vault)
         vault.agree(agreement, engagement.fingerprint)
@@ -159,4 +182,4 @@ class Silo:
     def _vault(self, run: Any) -> RunVault:
         if not isinstance(run, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", run) or run in OWN_FOLDERS:
             raise UserError(f"{run!r} is not the name of a run")
-        return RunVault(self.folder / run, self.limits.modules)
+        return RunVault(self.folder / run, self.limits.modules, self.keep_rounds)

@@ -95,7 +95,8 @@ def _content(reply: Message) -> bytes | Unreachable:
             return Unreachable("connection lost")
         if TOO_LARGE in reply.error.reason:  # no use in asking again
             return pack({"refused": f"its answer was not taken: {TOO_LARGE} than admitted"})
-        return Unreachable(f"unreachable ({reply.error.reason or f'Flower error {reply.error.code}'})")
+        reason = reply.error.reason or f"Flower error {reply.error.code}"
+        return Unreachable(f"unreachable ({one_line(reason, 300)})")
     try:
         return from_message(reply)
     except UserError as error:

@@ -5,9 +5,9 @@
     ID/told.json                     to which messages metrics were told, and the clock of schedules
     ID/models.safetensors            the models that the client can predict with now
 
-States of the last two rounds are kept, so that an exchange can be done again from where it began: after a
-crash of the coordinator, or when a reply was lost, the second answer equals the first. It is done again for
-the same message only, which is known by its hash.
+States of the last two rounds or more are kept, so that an exchange can be done again from where it began:
+after a crash of the coordinator, or when a reply was lost, the second answer equals the first. It is done
+again for the same message only, which is known by its hash.
 """
 
 from collections.abc import Collection
@@ -44,9 +44,10 @@ FIRST = Position(-1, 0)  # of the state before the first exchange
 class RunVault:
     """One run's folder in a silo."""
 
-    def __init__(self, folder: Path, modules: Collection[str] = ()) -> None:
+    def __init__(self, folder: Path, modules: Collection[str] = (), keep_rounds: int = 2) -> None:
         self.folder = folder
         self.modules = modules  # of the silo's own methods, whose states may be here
+        self.keep_rounds = max(keep_rounds, 2)  # fewer would not do for a resumption
 
     @property
     def agreement(self) -> dict[str, Any] | None:
@@ -119,10 +120,12 @@ class RunVault:
         write_bytes(self._file(FIRST), pack({"format": FORMAT}, {"state": state}))
 
     def keep(self, position: Position, state: ClientState, answered: Answered) -> None:
-        """Keep the state after an exchange; what is two rounds old goes."""
+        """Keep the state after an exchange; what is too old goes."""
         header = {"format": FORMAT, **answered._asdict()}
         write_bytes(self._file(position), pack(header, {"state": state}))
-        begun = [known for known in self._positions() if known < Position(position.round - 1, 0)]
+        begun = [
+            known for known in self._positions() if known < Position(position.round - self.keep_rounds + 1, 0)
+        ]
         for known in begun[:-1]:
             self._file(known).unlink()
 

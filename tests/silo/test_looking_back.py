@@ -1,6 +1,7 @@
 """Both sides can look up who asked what; a line that was changed or taken out shows."""
 
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,14 @@ from idiolect.core import tree
 from idiolect.errors import UserError
 from idiolect.silo.audit import FILE, read_audit
 from idiolect.silo.coordinator import coordinate
+from idiolect.silo.history import go_back
+from idiolect.silo.requests import Unreachable
 from idiolect.silo.served_run import ServedRun
-from idiolect.silo.wire import unpack
+from idiolect.silo.wire import pack, unpack
 from silo.letters import answer, asked, changed, honest, north, refusal
-from silo.problem import Direct, config, deployed, silos_in
+from silo.problem import Direct, assert_same, config, deployed, last_saved, silos_in, simulate
+
+FAST = {"answer_seconds": 1, "patience_seconds": 1}
 
 
 def test_every_request_is_noted_on_both_sides(tmp_path: Path) -> None:
@@ -80,3 +85,41 @@ def test_a_silo_goes_back_by_its_own_will_only(tmp_path: Path) -> None:
     refusal(silo, works[1])
     for _ in range(2):
         assert "refused" not in answer(silo, asked(honest("apfl"), "evaluate", 1)).header
+
+
+def test_a_run_goes_back_where_all_agree(tmp_path: Path) -> None:
+    """From round 4 to round 2, and all ends as if nothing had been."""
+    settings = deployed(config({"name": "apfl", "local_steps": 2}, rounds=5), tmp_path, **FAST)
+    served = ServedRun.create(tmp_path / "run", settings)
+    silos = silos_in(tmp_path / "silos", keep_rounds=4)
+    with pytest.raises(UserError, match="0 of 3 silos"):
+        coordinate(served, Spoiling(silos))
+    assert last_saved(served).round == 4
+    with pytest.raises(UserError, match="the rounds that are kept are from 1 to 4"):
+        go_back(served, 7)
+    go_back(served, 2)
+    assert last_saved(served).round == 2
+    with pytest.raises(UserError, match="was answered already, to another message"):
+        coordinate(ServedRun(tmp_path / "run"), Direct(silos))
+    for name in silos:
+        assert idiolect.silo_back(state=tmp_path / "silos" / name, to=2) == 3  # one more than was absorbed
+    go_back(served, 2)
+    coordinate(ServedRun(tmp_path / "run"), Direct(silos_in(tmp_path / "silos")))
+    simulation = simulate(config({"name": "apfl", "local_steps": 2})).play(5)
+    assert_same(last_saved(served).server, simulation.server)
+    assert served.folder.metrics()["round"].unique().tolist() == [0, 2, 4, 5]
+
+
+class Spoiling(Direct):
+    """From round 2 on west's uploads are ten times what they are, and nobody answers in round 4."""
+
+    def ask(self, requests: Mapping[str, bytes], seconds: float) -> Iterator[tuple[str, bytes | Unreachable]]:
+        for name, reply in super().ask(requests, seconds):
+            assert isinstance(reply, bytes)
+            header, trees = unpack(reply)
+            if header.get("ask") == "work" and header["round"] == 4:
+                yield name, pack({"refused": "something is wrong"})
+            elif name == "west" and header.get("ask") == "work" and header["round"] >= 2:
+                yield name, pack(header, tree.scale(trees, 10.0))
+            else:
+                yield name, reply
