@@ -93,7 +93,7 @@ def _content(reply: Message) -> bytes | Unreachable:
     if reply.has_error():
         if reply.error.code == ErrorCode.NODE_UNAVAILABLE:
             return Unreachable("connection lost")
-        if TOO_LARGE in reply.error.reason:  # no use in asking again
+        if TOO_LARGE in (reply.error.reason or ""):  # no use in asking again
             return pack({"refused": f"its answer was not taken: {TOO_LARGE} than admitted"})
         reason = reply.error.reason or f"Flower error {reply.error.code}"
         return Unreachable(f"unreachable ({one_line(reason, 300)})")
