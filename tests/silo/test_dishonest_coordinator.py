@@ -362,10 +362,13 @@ def test_a_table_is_not_probed_with_one_schema_after_the_other(tmp_path: Path) -
     """Whether all targets are among some classes is told a few times, not as often as there are values."""
     hello = asked(honest("apfl"), "hello")
     schema = unpack(hello).header["schema"]
+    begun = north(tmp_path)
+    answer(begun, changed(hello, run="begun"))
     sentences = []
     for number in range(5):
         rows = {**schema["rows"], "class_names": ["better", f"class {number}"]}
         probe = changed(hello, run=f"probe-{number}", schema={**schema, "rows": rows})
+        assert "was agreed with another schema" in refusal(begun, changed(probe, run="begun"))
         limits = Limits(**{**vars(LENIENT), "misfits": 3})
         sentences.append(refusal(north(tmp_path, limits=limits), probe))
     assert all("none of the agreed classes" in sentence for sentence in sentences[:3])

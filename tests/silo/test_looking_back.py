@@ -123,3 +123,24 @@ class Spoiling(Direct):
                 yield name, pack(header, tree.scale(trees, 10.0))
             else:
                 yield name, reply
+
+
+class PowerCut(Direct):
+    """A link that breaks when the second exchange of round 1 has been answered by some."""
+
+    def ask(self, requests: Mapping[str, bytes], seconds: float) -> Iterator[tuple[str, bytes | Unreachable]]:
+        for name, reply in super().ask(requests, seconds):
+            header = unpack(requests[name]).header
+            if (header.get("round"), header.get("place")) == (1, 1):
+                raise KeyboardInterrupt
+            yield name, reply
+
+
+def test_a_coordinator_that_stops_between_exchanges_repeats_both(tmp_path: Path) -> None:
+    """DRFA trains and then asks for losses: silos answer the same messages again, and only these."""
+    settings = config({"name": "drfa", "local_steps": 2}, rounds=3)
+    served = ServedRun.create(tmp_path / "run", deployed(settings, tmp_path, **FAST))
+    with pytest.raises(KeyboardInterrupt):
+        coordinate(served, PowerCut(silos_in(tmp_path / "silos")))
+    coordinate(ServedRun(tmp_path / "run"), Direct(silos_in(tmp_path / "silos")))
+    assert_same(last_saved(served).server, simulate(settings).play(3).server)

@@ -21,19 +21,17 @@ import pandas as pd
 
 from idiolect.errors import UserError
 from idiolect.silo.audit import AuditLog
+from idiolect.silo.budgets import MisfitBudget, SummaryBudget
 from idiolect.silo.engagement import Engagement, echo
 from idiolect.silo.limits import Limits
 from idiolect.silo.plain_text import one_line
 from idiolect.silo.schema import Search
-from idiolect.silo.summary_budget import SummaryBudget
 from idiolect.silo.table_problems import TableProblemsError
 from idiolect.silo.table_summary import summarise
 from idiolect.silo.vault import RunVault
 from idiolect.silo.versions import VERSION, require_same_version
 from idiolect.silo.wire import Packet, pack, unpack
-from idiolect.store.files import read_json, write_json
 
-_MISFITS = "misfits.json"
 OWN_FOLDERS = ("flower",)  # in a silo's state folder, beside those of runs
 
 log = logging.getLogger(__name__)
@@ -62,6 +60,7 @@ class Silo:
         self.shares_metrics = shares_metrics
         self.shares_summaries = shares_summaries
         self.audit = AuditLog(folder)
+        self.misfits = MisfitBudget(folder, limits.misfits)
         self._engagements: dict[str, Engagement] = {}
 
     def answer(self, message: bytes) -> bytes:
@@ -75,7 +74,7 @@ class Silo:
             return self._answer(unpack(message, self.limits.most_bytes, self.limits.modules))
         except TableProblemsError as error:
             # What its own people need to know may have values of rows; they stay here.
-            self._count_misfit()
+            self.misfits.spend()
             return self._refused(error, error.told)
         except UserError as error:
             return self._refused(error, str(error))
@@ -83,22 +82,6 @@ class Silo:
             # Whatever a message makes go wrong, the silo stays.
             log.debug("what a message made", exc_info=True)
             return self._refused(error, f"the message made {type(error).__name__}")
-
-    def _misfits(self) -> int:
-        """How often it was said that the table does not fit; each time tells a little of it."""
-        path = self.folder / _MISFITS
-        return int(read_json(path)["count"]) if path.is_file() else 0
-
-    def _count_misfit(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_json(self.folder / _MISFITS, {"count": self._misfits() + 1})
-
-    def _require_few_misfits(self) -> None:
-        if self._misfits() >= self.limits.misfits:
-            raise UserError(
-                f"this silo has said {self.limits.misfits} times that its table does not fit and says no "
-                f"more; to allow it remove {_MISFITS} from its state folder"
-            )
 
     def _refused(self, error: Exception, told: str) -> bytes:
         log.warning("refused: %s", one_line(error if isinstance(error, UserError) else f"{told}: {error}"))
@@ -131,7 +114,7 @@ class Silo:
                 "this silo shares no summaries of its table (--no-share-summaries); write the schema's "
                 "columns into the coordinator's configuration"
             )
-        self._require_few_misfits()
+        self.misfits.require_left()
         budget = SummaryBudget(self.folder)
         search = budget.admit(Search.from_plain(header), self.table)
         summary = summarise(self.table, self.name, search, self.limits.values)
@@ -145,9 +128,10 @@ class Silo:
         require_same_version(header, "this silo", "the coordinator")
         agreement = {key: header.get(key) for key in ("name", "number", "clients", "config", "schema")}
         vault = self._vault(header.get("run"))
+        vault.require_same_agreement(agreement)
         if vault.agreement is None:
             self.limits.admit_another_run(len(list(self.folder.glob("*/run.json"))))
-            self._require_few_misfits()
+            self.misfits.require_left()
         # What is wrong with it is said before anything is kept.
         engagement = self._engage(agreement, vault)
         vault.agree(agreement, engagement.fingerprint)

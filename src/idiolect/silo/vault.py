@@ -60,19 +60,22 @@ class RunVault:
         agreement.pop("rows", None)
         return agreement
 
-    def agree(self, agreement: dict[str, Any], rows: str) -> None:
-        """Keep what was agreed, and the fingerprint of the rows; a run cannot be changed afterwards."""
+    def require_same_agreement(self, agreement: dict[str, Any]) -> None:
+        """Refuse what is not what was agreed before, if anything was: a run cannot be changed afterwards."""
         before = self.agreement
-        if before is None:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            remove_leftovers(self.folder)
-            write_json(self.folder / "run.json", {"format": FORMAT, **agreement, "rows": rows})
-        elif before != agreement:
+        if before is not None and before != agreement:
             changed = [key for key in agreement if agreement[key] != before.get(key)]
             raise UserError(
                 f"the run {self.folder.name!r} was agreed with another {' and '.join(changed)}; "
                 "an altered configuration needs a new run"
             )
+
+    def agree(self, agreement: dict[str, Any], rows: str) -> None:
+        """Keep what is agreed when a run begins, and the fingerprint of the rows."""
+        if self.agreement is None:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_json(self.folder / "run.json", {"format": FORMAT, **agreement, "rows": rows})
+        remove_leftovers(self.folder)
 
     def require_same_rows(self, fingerprint: str) -> None:
         """Refuse rows that are not those that the run was agreed with: batches and budgets are of these."""
