@@ -243,10 +243,10 @@ class _CountingObjective(Objective):
         super().__init__(objective.module, objective.task, objective.weight_decay, objective.clip)
         self.gradients = 0
 
-    def gradient(self, params: Params, batch: Batch) -> Params:
+    def gradient(self, params: Params, batch: Batch, **options: Any) -> Params:
         """The gradient, counted."""
         self.gradients += 1
-        return super().gradient(params, batch)
+        return super().gradient(params, batch, **options)
 
 
 def _with_local_steps(method: type[Method], local_steps: int) -> Method:

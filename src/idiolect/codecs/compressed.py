@@ -25,7 +25,7 @@ from torch import Tensor
 from idiolect.codecs.feedback import Broadcast, Channel
 from idiolect.codecs.transport import EncodedTransport, sources_of
 from idiolect.core import rng, tree
-from idiolect.core.around import ExchangeAround, MethodAround
+from idiolect.core.around import ExchangeAround, MethodAround, innermost
 from idiolect.core.cohort import Cohort, Population
 from idiolect.core.exchange import ClientState, Exchange, Info, Message, ServerState, Site, Work
 from idiolect.core.method import Method
@@ -217,4 +217,4 @@ def _models(broadcasts: dict[str, Broadcast], message: Message, clients: int | N
 
 def _account(exchange: Exchange, field: str) -> str:
     """The name under which a client keeps what was left out of a field."""
-    return f"{type(exchange).__name__}.{field}"
+    return f"{type(innermost(exchange)).__name__}.{field}"

@@ -21,11 +21,12 @@ from idiolect.core.exchange import (
 from idiolect.core.hyper import STRICT, hyper
 from idiolect.core.messages import LocalModel, Nothing, SharedModel
 from idiolect.core.method import Method, PredictorKind, Predictors
-from idiolect.core.newcomer import FineTuning, Newcomer, TrainedNewcomer
-from idiolect.core.objective import Batch, Mixture, Objective, Predictor
+from idiolect.core.neighbours import Neighbours, Store
+from idiolect.core.newcomer import AdaptedNewcomer, FineTuning, Newcomer, TrainedNewcomer
+from idiolect.core.objective import Batch, Mixture, Objective, Pass, Predictor
 from idiolect.core.observed import StepAverage
 from idiolect.core.optimizer import Optimizer
-from idiolect.core.parts import Parts, Patterns, last_layer
+from idiolect.core.parts import PartChoice, Parts, Patterns, last_layer
 from idiolect.core.projection import onto_ball, onto_simplex
 from idiolect.core.reply_weights import Weighting, plain_mean, reply_weights
 from idiolect.core.schedule import Clock, Constant, PerRound, Schedule
@@ -35,6 +36,7 @@ from idiolect.core.tree import Params
 
 __all__ = [
     "STRICT",
+    "AdaptedNewcomer",
     "Batch",
     "Batches",
     "ClientState",
@@ -50,13 +52,16 @@ __all__ = [
     "Message",
     "Method",
     "Mixture",
+    "Neighbours",
     "Newcomer",
     "Nothing",
     "Objective",
     "Optimizer",
     "OwnCodec",
     "Params",
+    "PartChoice",
     "Parts",
+    "Pass",
     "Patterns",
     "PerRound",
     "Population",
@@ -69,6 +74,7 @@ __all__ = [
     "SharedModel",
     "Site",
     "StepAverage",
+    "Store",
     "Task",
     "TrainedNewcomer",
     "Transport",

@@ -1,5 +1,11 @@
 """Parts of a model: its parameters split by their names, and joined again.
 
+A part is chosen by patterns of names, or by a rule, which looks at the model itself:
+
+    head    the last module that owns parameters           body    everything else
+    norm    all batch normalisation, found by the type of a module and never by its name
+    adapter what was put beside layers to be trained in their place: parameters of modules named `adapter`
+
     parts = Parts.of(params, {"head": ("output.*",)}, rest="body")
     parts.split(params)              ->  {"head": {"output.weight": ..}, "body": {"hidden.0.weight": ..}}
     parts.take(params, "head")       ->  {"output.weight": .., "output.bias": ..}
@@ -13,12 +19,25 @@ and in functions that are vmapped or recorded.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BeforeValidator
+from torch import nn
 
 from idiolect.core.tree import Params
 from idiolect.errors import UserError, did_you_mean
 
 Patterns = tuple[str, ...]  # "output.*", "*.bias": as in a shell, and "*" also goes over dots
+PartRule = Literal["head", "body", "norm", "adapter"]
 _LISTED = 12  # names that an error shows
+
+
+def _one_pattern_is_a_list(value: Any) -> Any:
+    return (value,) if isinstance(value, str) and value not in get_args(PartRule) else value
+
+
+# How a hyper-parameter says which part it means; an empty list is an empty part.
+PartChoice = Annotated[PartRule | Patterns, BeforeValidator(_one_pattern_is_a_list)]
 
 
 @dataclass(frozen=True)
@@ -76,6 +95,34 @@ class Parts:
         for label, params in parts.items():
             require_names(params, self.names_of(label), f"the part {label!r}")
         return {name: parts[owner][name] for name, owner in zip(self.names, self.owners, strict=True)}
+
+
+def names_by_rule(rule: PartRule, module: nn.Module) -> Patterns:
+    """The names of the parameters that a rule means in a model; those that are fixed are in no part.
+
+    >>> names_by_rule("head", nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 1)))
+    ('2.weight', '2.bias')
+    >>> names_by_rule("norm", nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 1)))
+    ('1.weight', '1.bias')
+    """
+    names = tuple(name for name, parameter in module.named_parameters() if parameter.requires_grad)
+    if rule == "adapter":
+        return tuple(name for name in names if "adapter" in name.split("."))
+    if rule == "norm":
+        norms = {
+            path
+            for path, layer in module.named_modules()
+            if isinstance(layer, nn.modules.batchnorm._BatchNorm)
+        }
+        return tuple(name for name in names if name.rpartition(".")[0] in norms)
+    last = last_layer(name for name, _ in module.named_parameters())
+    head = tuple(name for name in last if name in names)
+    if not head:
+        raise UserError(
+            f"the part {rule!r} is not possible: the head of the model, {', '.join(last)}, is fixed, so no "
+            "method trains it; choose parts by patterns of names"
+        )
+    return head if rule == "head" else tuple(name for name in names if name not in head)
 
 
 def last_layer(names: Iterable[str]) -> Patterns:

@@ -44,6 +44,9 @@ def play_round(engine: Engine, plan: Plan, server: ServerState, round_number: in
         if outcome.replies is not None:
             server, diagnostics = exchange.absorb(server, outcome.replies, outcome.arrived)
             info |= diagnostics
+    if "left_out" in info and info["left_out"].any():
+        names = [setting.federation.names[place] for place in info["left_out"].nonzero()[:, 0].tolist()]
+        logger.warning("round %d: the robust sum left out %s", round_number + 1, ", ".join(names))
     for doubt in doubts:
         logger.warning("%s; the run goes on with plain steps", doubt.sentence)
     server = setting.method.end_round(server)

@@ -147,5 +147,5 @@ def plans_of(
 
 def _folder_name(config: RunConfig) -> str:
     # In whatever order settings are written, they are the same run.
-    digest = hashlib.sha256(json.dumps(config.plain(), sort_keys=True).encode()).hexdigest()[:12]
+    digest = hashlib.sha256(json.dumps(config.identity(), sort_keys=True).encode()).hexdigest()[:12]
     return f"{Path(config.data_name).stem}-{config.method_name}-{digest}"

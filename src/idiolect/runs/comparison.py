@@ -31,7 +31,7 @@ from idiolect.runs.gains import GainTables, measure_gains
 from idiolect.runs.lifecycle import Watch, check, find_run, nobody, start_or_continue
 from idiolect.runs.lock import LOCK, alone_in
 from idiolect.runs.reported import CHOSEN
-from idiolect.runs.settings import Settings, merge, parse_settings
+from idiolect.runs.settings import Settings, merge, parse_settings, write_settings
 from idiolect.runs.setup import load_federation
 from idiolect.runs.signatures import alias_of, fields_of
 from idiolect.runs.tabulation import client_values, refuse_namesakes, tabulate
@@ -297,7 +297,8 @@ def runs_of(results: RunFolder | Comparison) -> tuple[RunFolder, ...]:
 
 def _default_folder(configs: Sequence[RunConfig]) -> Path:
     """A name under runs/ that follows from what is compared."""
-    digest = hashlib.sha256("".join(config.to_yaml() for config in configs).encode()).hexdigest()[:8]
+    words = "".join(write_settings(config.identity()) for config in configs)
+    digest = hashlib.sha256(words.encode()).hexdigest()[:8]
     return Path("runs") / f"{Path(configs[0].data_name).stem}-compare-{digest}"
 
 

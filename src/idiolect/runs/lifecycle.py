@@ -12,6 +12,7 @@ from idiolect.evaluation.metrics import Measures
 from idiolect.runs.config import RunConfig
 from idiolect.runs.decisions import decide
 from idiolect.runs.folder import RunFolder, fingerprint
+from idiolect.runs.identity import identity
 from idiolect.runs.lock import alone_in, creating_in
 from idiolect.runs.newcomers import meet_newcomers, newcomer_numbers
 from idiolect.runs.predictions import keep_predictions
@@ -54,12 +55,12 @@ def check(config: RunConfig, federation: Federation) -> Simulation:
 
 def find_run(config: RunConfig) -> RunFolder | None:
     """The run of this configuration if it was begun; another one in its folder is refused."""
-    config.plain()  # what no file can hold is refused before anything is written
+    own = config.identity()  # what no file can hold is refused before anything is written
     if not (config.folder / "run.json").is_file():
         return None
     folder = RunFolder(config.folder)
     # The same words as before, or what they became: the run's own config.yaml.
-    if config.plain() not in (folder.facts().get("asked"), folder.config.plain()):
+    if own not in (identity(folder.facts().get("asked") or {}), folder.config.identity()):
         raise UserError(f"out={str(config.folder)!r} holds another run; choose another folder or remove it")
     return folder
 
@@ -80,6 +81,7 @@ def continue_run(folder: RunFolder, watch: Watch = nobody) -> RunFolder:
             f"the data {config.data['name']!r} changed since the run {str(folder.path)!r} began; "
             "start a new run in another folder"
         )
+    folder.require_same_weights()
     return _begin(folder, build_simulation(config, federation), watch, newcomers)
 
 
@@ -89,6 +91,7 @@ def reported_simulation(folder: RunFolder, kind: str | None = None) -> Simulatio
     Of a run between silos it is without its clients.
     """
     config = folder.config
+    folder.require_same_weights()
     simulation = build_simulation(config, folder.federation())
     place_states(simulation, config, folder.path)
     # Whoever asks for a kind that there is not is told by what looks for the model.

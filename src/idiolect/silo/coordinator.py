@@ -9,14 +9,16 @@ from torch import Tensor
 
 from idiolect.core.exchange import ServerState
 from idiolect.core.method import Method
+from idiolect.core.tree import Params
 from idiolect.data.federation import Federation
+from idiolect.engines.local_view import stand_in
 from idiolect.engines.round import PlayedRound, play_round
 from idiolect.errors import UserError
 from idiolect.evaluation.metrics import Measures
 from idiolect.participation.sampling import Plan
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.lifecycle import play
-from idiolect.runs.setup import build_setting
+from idiolect.runs.setup import build_setting, preparation_of
 from idiolect.silo.audit import AuditedLink, AuditLog
 from idiolect.silo.checks import whole_number
 from idiolect.silo.history import History
@@ -24,6 +26,7 @@ from idiolect.silo.monitor import Monitor, View
 from idiolect.silo.rates import decide_rates
 from idiolect.silo.requests import Link, Request, ask_all
 from idiolect.silo.schema_search import agree_on_schema
+from idiolect.silo.serve_settings import ServeSettings
 from idiolect.silo.served_run import ServedRun
 from idiolect.silo.silos import Silos
 from idiolect.silo.versions import VERSION, require_same_version
@@ -86,6 +89,7 @@ def coordinate(run: ServedRun, link: Link, views: Sequence[View] = ()) -> RunFol
 
 def _begin(run: ServedRun, link: Link, monitor: Monitor) -> Coordination:
     """What is to be played, in the state of the last checkpoint."""
+    run.folder.require_same_weights()
     with monitor.asking("greeting", "summary of its columns"):
         agree_on_schema(run, link)
     settings = run.settings
@@ -117,6 +121,7 @@ def _greet(run: ServedRun, link: Link) -> dict[str, _Greeting]:
     """Agree with every silo on configuration and schema; with enough of them where a run goes on."""
     settings = run.settings
     before = run.known_rows()
+    weights = _weights_to_send(settings)
     requests = {}
     for number, name in enumerate(settings.silos):
         header = {
@@ -129,7 +134,8 @@ def _greet(run: ServedRun, link: Link) -> dict[str, _Greeting]:
             "config": settings.shared_config(),
             "schema": settings.agreed_schema.plain(),
         }
-        requests[name] = Request(header, {}, partial(_read_greeting, before.get(name)))
+        trees = {"weights": weights} if weights else {}
+        requests[name] = Request(header, trees, partial(_read_greeting, before.get(name)))
     minimum = settings.minimum(len(requests)) if before else len(requests)
     return ask_all(link, requests, settings.patience, minimum)
 
@@ -150,3 +156,15 @@ def _read_greeting(before: int | None, packet: Packet) -> _Greeting:
             "start a new run"
         )
     return _Greeting(counts, known)
+
+
+def _weights_to_send(settings: ServeSettings) -> Params:
+    """What silos cannot make of the configuration, sent when they agree and never again.
+
+    The fixed part of the model, which must be equal everywhere, and all first weights if they are of a file.
+    """
+    rows = pd.DataFrame(1, index=list(settings.silos), columns=["train", "validation", "test"])
+    federation = stand_in(settings.agreed_schema.preprocessing, rows)
+    objective = build_setting(settings.config, federation).objective
+    is_from_file = preparation_of(settings.config).weights is not None
+    return objective.module.state_dict() if is_from_file else objective.fixed_params()

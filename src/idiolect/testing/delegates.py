@@ -1,9 +1,9 @@
 """Methods and exchanges with somebody who watches: what they change, what they send, what crosses."""
 
-from typing import Any, get_args, get_type_hints
+from typing import Any, Self, get_args, get_type_hints
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from idiolect.core import tree
 from idiolect.core.around import ExchangeAround
@@ -20,6 +20,11 @@ class Delegate:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
+
+    def for_model(self, module: nn.Module) -> Self:
+        """Of a method: stand before the one for this model."""
+        self.inner = self.inner.for_model(module)
+        return self
 
     def transport(self, exchange: "Delegate") -> Any:
         """Of a method: that of the exchange behind the one that it gave."""
@@ -92,6 +97,11 @@ class Wired(Delegate):
         super().__init__(server_half)
         self.client_half = client_half
         self.journals: dict[str, Any] = {}
+
+    def for_model(self, module: nn.Module) -> Self:
+        """Both halves for this model."""
+        self.client_half = self.client_half.for_model(module)
+        return super().for_model(module)
 
     def __getattr__(self, name: str) -> Any:
         of_client = name in ("client_init", "adapt", "predictors")
