@@ -196,6 +196,7 @@ def test_p46_small_weights_are_left_out_and_the_others_sum_to_one() -> None:
     found = solved(variances, means, smallest)
     assert np.allclose(found, np.stack([without_small(row, smallest) for row in exact]), atol=1e-12)
     assert ((found > 0) != (exact > 0)).any()
+    assert np.allclose(solved([0.3] * 4, [means[0]] * 4, 0.5), 0.25)  # of many equal ones none is too small
 
 
 def test_p47_closed_forms() -> None:

@@ -1,4 +1,4 @@
-"""Training a part of a model, and adapters (spec/parts 2.15): P59 to P62, with every method."""
+"""Training a part of a model, and adapters (spec 8.15): P59 to P62, with every method."""
 
 import copy
 

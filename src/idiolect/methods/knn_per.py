@@ -128,7 +128,7 @@ class KNNPer(core.Method, core.Exchange):
             features=features * taken[:, None],  # nothing of what only pads
             values=values_of(site.objective.task, rows.targets[chosen], dtype) * taken[:, None],
             taken=taken,
-            count=torch.tensor(self.neighbours),
+            asked=torch.tensor(self.neighbours),
             scale=torch.tensor(size, dtype=dtype),
             power=torch.tensor(1.0 if self.kernel == "squared" else 0.5, dtype=dtype),
             share=torch.tensor(0.5 if self.mixing is None else self.mixing, dtype=dtype),
