@@ -70,7 +70,7 @@ def sample(site: Site, share: float, batch_size: int) -> list[core.Batch]:
     key = rng.fold(site.key, rng.key(0, "mixing"))
     batches = []
     for start in range(0, most, batch_size):
-        place = torch.arange(start, start + batch_size)
+        place = torch.arange(start, start + batch_size, device=size.device)
         chosen = rng.permute(place % size, size, key)
         counts = (place < taken).to(rows.weights.dtype)
         batches.append(
@@ -106,7 +106,7 @@ def until_still(
 ) -> Params:
     """Passes until the last ones' mean losses have at most this standard deviation; not more than `most`."""
     losses: list[Tensor] = []
-    going = torch.tensor(True)
+    going = torch.tensor(True, device=batches[0].weights.device)
     for _ in range(most):
         path = one_pass(blend, weights, rate, batches, objective)
         weights = tree.where(going, path[-1], weights)
