@@ -68,6 +68,7 @@ class FedRep(core.Method, core.Exchange):
     judged_by: ClassVar[core.PredictorKind] = "personal"
     stateful: ClassVar[bool] = True
     relative_to: ClassVar[dict[str, str]] = {"shared": "shared"}
+    passes: ClassVar[dict[core.PredictorKind, int]] = {"localized": 1, "personal": 1}  # the body's
     part_choices: ClassVar[tuple[str, ...]] = ("personal",)
 
     personal: core.PartChoice = hyper("head", "the part that stays at each client", symbol="φ_i")
