@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  (torch's own convention)
 
 from idiolect.core import Cohort, Population, tree
@@ -15,7 +15,7 @@ from idiolect.methods._combination import Statistics, best_combinations
 from idiolect.methods.fedpac import FedPAC, Up
 from idiolect.methods.fedrep import FedRep
 from idiolect.participation.sampling import Plan, Uniform
-from idiolect.simulation import EngineName
+from idiolect.simulation import EngineName, Simulation
 from paper.heads import (
     ALL,
     BODY,
@@ -301,3 +301,15 @@ def test_phases_may_be_counted_in_passes() -> None:
         FedPAC(local_steps=3, body_steps={"epochs": 2})
     with pytest.raises(ValueError, match="body_steps=4 must be at most local_steps=3"):
         FedPAC(local_steps=3, body_steps=4)
+
+
+@pytest.mark.parametrize("kind", [FedRep, FedPAC])
+def test_running_statistics_follow_the_bodys_gradients(kind: type[FedRep] | type[FedPAC]) -> None:
+    """The first gradient of a step is the head's, for which the body, and what it remembers, stands still."""
+    model = nn.Sequential(nn.Linear(4, UNITS), nn.BatchNorm1d(UNITS), nn.Linear(UNITS, CLASSES))
+    method = kind(local_steps=1, body_steps=1)
+    simulation = Simulation(method, model, DATA, batch_size=None, dtype=torch.float64).play(1)
+    found = simulation.predictors()["personal"]["1.running_mean"]
+    for i in CLIENTS:
+        before = rows_of(i)[0] @ model[0].weight.T + model[0].bias
+        assert torch.allclose(found[i], 0.1 * before.mean(0).detach(), atol=1e-12)
