@@ -10,6 +10,7 @@ from torch.func import functional_call
 
 from idiolect.core import rng, tree
 from idiolect.core.autodiff import gradient
+from idiolect.core.device import to_device
 from idiolect.core.fixed import fixed_params, trained_params
 from idiolect.core.inputs import Inputs, as_arguments
 from idiolect.core.modules import (
@@ -88,6 +89,7 @@ class Objective:
         self._row_axes: tuple[int | None, ...] | None = None
         self._heard: Heard | None = None
         self._by_pass: Mapping[int, Statistics] = {}
+        self._taken: Tensor | None = None
         self._frozen_by: FrozenBy = "batch"
         self._modes = Modes(module)
         self._names = dict.fromkeys(trained_params(module))
@@ -113,6 +115,12 @@ class Objective:
         other._frozen_by = frozen_by
         return other
 
+    def when(self, taken: Tensor) -> Self:
+        """The same for a step that is only taken on a condition: else statistics stay as they are."""
+        other = copy.copy(self)
+        other._taken = taken
+        return other
+
     def rehearse(self, batch: Batch) -> TrainingMode:
         """A pass in training of the module with its own parameters: what was seen in it."""
         mode = self._training_mode(batch, None, self.statistics)
@@ -130,6 +138,16 @@ class Objective:
     def dtype(self) -> torch.dtype:
         """The precision of the parameters."""
         return next(self.module.parameters()).dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.module.parameters()).device
+
+    def move_to(self, device: torch.device) -> None:
+        """Put the model on a device."""
+        self.module.to(device)
+        self.statistics = to_device(self.statistics, device)
 
     def initial_params(self) -> Params:
         """The module's own parameters that are trained, detached."""
@@ -240,8 +258,11 @@ class Objective:
         with self._modes.training(), mode:
             outputs = self._outputs(params, batch.inputs, mode.buffers)
         if self._heard is not None:
-            self._heard.append(mode.seen)
+            self._heard.append([self._if_taken(moments) for moments in mode.seen])
         return outputs
+
+    def _if_taken(self, seen: Moments) -> Moments:
+        return seen if self._taken is None else seen._replace(exists=seen.exists & self._taken)
 
     def _training_mode(
         self, batch: Batch, fixed: Params | None, statistics: Statistics, *, mixes_rows: bool = True
