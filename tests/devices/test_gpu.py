@@ -1,4 +1,4 @@
-"""On a real GPU: the numbers are those of the CPU, and how fast they come. `make test-gpu`, a minute."""
+"""On a real GPU: the numbers are those of the CPU, and how fast they come. `make test-gpu`."""
 
 import time
 from collections.abc import Callable
