@@ -7,6 +7,8 @@ from typing import Any
 
 from idiolect.errors import UserError
 from idiolect.evaluation.metrics import all_named, measures_of
+from idiolect.participation import Participation
+from idiolect.participation.work import Fixed
 from idiolect.runs.config import AT_SILOS, RunConfig, resolve
 from idiolect.runs.identity import ADDED_LATER
 from idiolect.runs.settings import Settings, merge
@@ -30,6 +32,8 @@ _SHARED = (
     "statistics",
     "dtype",
 )
+# Whether silos may be asked for a part of their local work; who is, is the coordinator's plan.
+INCOMPLETE_WORK = "incomplete_work"
 # Silos keep the models of the last evaluation, so by default that is what is reported.
 _FIXED: Settings = {
     "data": {"name": AT_SILOS},
@@ -74,7 +78,20 @@ class ServeSettings:
         ).file_options:  # files are here; silos are sent what is in them
             del plain["model"][option]
         metrics = all_named(self.config.evaluation.metrics, self.config.evaluation.metric)
-        return {key: plain[key] for key in _SHARED} | {"evaluation": {"metrics": list(metrics)}}
+        return {key: plain[key] for key in _SHARED} | {
+            "evaluation": {"metrics": list(metrics)},
+            INCOMPLETE_WORK: not _completes_all_work(self.config.participation),
+        }
+
+
+def _completes_all_work(participation: Participation) -> bool:
+    """Whether every silo that is asked does all of its local work."""
+    own = [entry.work for entry in participation.clients.values()]
+    return (
+        participation.plan is None
+        and participation.work == Fixed()
+        and all(work in (None, 1.0) for work in own)
+    )
 
 
 def serve_settings(settings: Mapping[str, Any], folder: Path) -> ServeSettings:
@@ -98,6 +115,8 @@ def serve_settings(settings: Mapping[str, Any], folder: Path) -> ServeSettings:
         raise UserError(
             "schema is missing: columns, target and classes, or the target only, or the path of a JSON file"
         )
+    if "device" in rest:
+        raise UserError("device is not a setting of `idiolect serve`: all compute on the CPU there")
     config = resolve(merge(_FIXED, rest))
     if config.evaluation.threshold != 0.5:
         raise UserError(
@@ -132,8 +151,12 @@ def serve_settings(settings: Mapping[str, Any], folder: Path) -> ServeSettings:
 
 def agreed_config(shared: Mapping[str, Any]) -> RunConfig:
     """The configuration of which a silo was told the part that it agrees to; anything else is left out."""
+    if missing := [key for key in _SHARED if key not in shared and key not in ADDED_LATER]:
+        raise UserError(f"the configuration of the run has no {missing[0]}")
     told = {key: shared.get(key, ADDED_LATER[key]) if key in ADDED_LATER else shared[key] for key in _SHARED}
     config = resolve(merge(_FIXED, {**told, "evaluation": {"metrics": shared["evaluation"]["metrics"]}}))
+    if config.rounds is None:
+        raise UserError("rounds=None is not possible between silos: give a number")
     if (weights := preparation_of(config).weights) is not None:
         raise UserError(
             f"model.weights={weights} would read a file of the silo's; a coordinator sends weights"
