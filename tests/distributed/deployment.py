@@ -12,6 +12,8 @@ from pathlib import Path
 from silo.problem import own_rows
 
 # One thread each: several processes share two cores.
+# Small tables, and metrics that are compared with a simulation's.
+EXACT = ["--min-batch", "1", "--min-metric-rows", "1", "--metric-digits", "17"]
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
 
@@ -38,7 +40,7 @@ def joining(folder: Path, name: str, address: str, *, insecure: bool = False) ->
     """The arguments of `idiolect join` for one silo; its table is written first."""
     own_rows(name).to_csv(folder / f"{name}.csv", index=False)
     security = ["--insecure"] if insecure else ["--keys", str(folder / "keys" / name)]
-    return ["join", "--server", address, "--name", name, "--data", f"{name}.csv", *security]
+    return ["join", "--server", address, "--name", name, "--data", f"{name}.csv", *security, *EXACT]
 
 
 def interrupt(process: subprocess.Popen[bytes]) -> None:

@@ -1,6 +1,7 @@
 """A silo imports code of others only if it allowed it, and a message can name nothing else."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from idiolect.silo.served_run import ServedRun
 from idiolect.silo.service import Silo
 from idiolect.silo.wire import describe_object, pack, rebuild_object, unpack
 from silo.parity import assert_deployment_equals_simulation
-from silo.problem import SILOS, Direct, config, deployed, last_saved, own_rows, silos_in
+from silo.problem import LENIENT, SILOS, Direct, config, deployed, last_saved, own_rows, silos_in
 
 FEDREP = "idiolect_outside.fedrep:FedRep"
 MODEL, CODEC = "idiolect_outside.models:two_layers", "idiolect_outside.codecs:FixedPoint"
@@ -36,7 +37,7 @@ def settings(**options: Any) -> dict[str, Any]:
 
 
 def test_silos_that_allow_it_compute_what_one_process_computes(outside: Path, tmp_path: Path) -> None:
-    assert_deployment_equals_simulation(settings(), tmp_path, limits=Limits(**ALLOWED))
+    assert_deployment_equals_simulation(settings(), tmp_path, limits=replace(LENIENT, **ALLOWED))
 
 
 def test_the_name_of_an_entry_point_and_its_import_path_are_one(outside: Path, tmp_path: Path) -> None:
@@ -44,7 +45,7 @@ def test_the_name_of_an_entry_point_and_its_import_path_are_one(outside: Path, t
     by_name = settings() | {"method": {"name": "FedRep"}, "codec": {"up": "fixed-point"}}
     served = ServedRun.create(tmp_path / "run", deployed(by_name, tmp_path))
     assert served.name.startswith("fedrep-")
-    coordinate(served, Direct(silos_in(tmp_path / "silos", limits=Limits(**ALLOWED))))
+    coordinate(served, Direct(silos_in(tmp_path / "silos", limits=replace(LENIENT, **ALLOWED))))
     assert served.folder.finished
 
 
@@ -61,7 +62,7 @@ def test_one_silo_that_did_not_allow_it_refuses(
     kind: str, sentence: str, outside: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     served = ServedRun.create(tmp_path / "run", deployed(settings(**FAST), tmp_path))
-    silos = silos_in(tmp_path / "silos", limits=Limits(**ALLOWED))
+    silos = silos_in(tmp_path / "silos", limits=replace(LENIENT, **ALLOWED))
     silos["west"] = Silo("west", own_rows("west"), tmp_path / "west", Limits(**{**ALLOWED, kind: ()}))
     with (
         caplog.at_level(logging.WARNING),
@@ -73,7 +74,7 @@ def test_one_silo_that_did_not_allow_it_refuses(
 
 def test_a_silo_that_no_longer_allows_a_run_refuses_to_go_on_with_it(outside: Path, tmp_path: Path) -> None:
     served = ServedRun.create(tmp_path / "run", deployed(settings(), tmp_path))
-    coordinate(served, Direct(silos_in(tmp_path / "silos", limits=Limits(**ALLOWED))))
+    coordinate(served, Direct(silos_in(tmp_path / "silos", limits=replace(LENIENT, **ALLOWED))))
     strict = silos_in(tmp_path / "silos")["west"]
     refusal = unpack(strict.answer(pack({"ask": "work", "run": served.name}))).header["refused"]
     assert f"allow it with --allow-method {FEDREP}" in refusal
@@ -81,7 +82,7 @@ def test_a_silo_that_no_longer_allows_a_run_refuses_to_go_on_with_it(outside: Pa
 
 def test_a_coordinator_goes_on_from_its_checkpoint(outside: Path, tmp_path: Path) -> None:
     served = ServedRun.create(tmp_path / "run", deployed(settings(), tmp_path))
-    coordinate(served, Direct(silos_in(tmp_path / "silos", limits=Limits(**ALLOWED))))
+    coordinate(served, Direct(silos_in(tmp_path / "silos", limits=replace(LENIENT, **ALLOWED))))
     saved = last_saved(ServedRun(tmp_path / "run"))
     assert type(saved.server.inner).__module__ == "idiolect_outside.fedrep"
 

@@ -49,7 +49,7 @@ class Counting(Direct):
 def found_from(tables: Mapping[str, pd.DataFrame], search: Search) -> Schema:
     """Through plain data, as between machines."""
     summaries = {
-        name: TableSummary.from_plain(json.loads(json.dumps(summarise(frame, name, search).plain())))
+        name: TableSummary.from_plain(json.loads(json.dumps(summarise(frame, name, search, 1).plain())))
         for name, frame in tables.items()
     }
     return find_schema(search, summaries)
@@ -221,6 +221,11 @@ def test_a_summary_tells_sums_and_names_only() -> None:
     search = Search("outcome", split_seed=5)
     frame = own_rows("north")
     told = json.loads(json.dumps(summarise(frame, "north", search).plain()))
+    assert told["target"]["counts"] == {
+        "better": 0,
+        "same": 0,
+    }  # that somebody is worse fewer than 5 rows say
+    told = json.loads(json.dumps(summarise(frame, "north", search, 1).plain()))
     assert [column["name"] for column in told["columns"]] == ["age", "dose", "pressure", "ward"]
     assert told["columns"][3]["counts"] == {"a": 0, "b": 0}
     assert told["target"]["counts"] == {"better": 0, "same": 0, "worse": 0}
@@ -262,7 +267,7 @@ def test_differences_are_told_by_column_and_silo_before_any_training(kind: str, 
     for sentence in sentences:
         assert sentence in str(caught.value)
     assert str(caught.value).count(" at ") == sum(sentence.count(" at ") for sentence in sentences)
-    assert not (tmp_path / "silos").exists()
+    assert not list((tmp_path / "silos").glob("*/*/run.json"))
     assert not (tmp_path / "run" / "schema.json").exists()
     assert isinstance(ServedRun(tmp_path / "run").settings.schema, Search)
 
@@ -302,7 +307,9 @@ REFUSALS: dict[str, tuple[Callable[[pd.DataFrame], pd.DataFrame], dict[str, Any]
     "missing numbers": (
         lambda f: f.assign(age=f.age.where(f.index > 2)),
         {},
-        "column 'age' has 3 missing values; fill them in, leave it out with --ignore",
+        "column 'age' has 3 missing values; fill them in, leave it out, or agree on schema.missing=impute or "
+        "schema.missing=indicate (what helps: at the silo --ignore age; at the coordinator, for a new run, "
+        "schema.missing=impute)",
     ),
     "infinite": (lambda f: f.assign(age=np.inf), {}, "column 'age' is infinite"),
     "dates": (lambda f: f.assign(day=pd.Timestamp("2020-01-01")), {}, "column 'day' holds dates"),
@@ -312,6 +319,33 @@ REFUSALS: dict[str, tuple[Callable[[pd.DataFrame], pd.DataFrame], dict[str, Any]
         "there is no target column 'outcome'",
     ),
 }
+
+
+def test_all_problems_of_all_tables_are_told_at_once(tmp_path: Path) -> None:
+    """Two silos that refuse for several reasons each, and a difference between the two others."""
+    frames = tables(
+        lambda f, n: [
+            f.assign(phone=1.0),
+            f.assign(age=f.age.where(f.index > 2), day=pd.Timestamp("2020-01-01")),
+            named(f).assign(dose=np.inf),
+        ][n]
+    )
+    frames["west-bank"] = own_rows("west-bank")
+    chosen = settings(tmp_path, silos=list(frames))
+    silos = {name: Silo(name, frame, tmp_path / name) for name, frame in frames.items()}
+    with pytest.raises(UserError, match="2 of 4 silos") as caught:
+        coordinate(ServedRun.create(tmp_path / "run", chosen), Direct(silos))
+    for part in (
+        "south: refused: column 'age' has 3 missing values",
+        "column 'day' holds dates",
+        "(what helps: at the silo --ignore age,day; at the coordinator, for a new run, schema.missing=impute",
+        "west: refused: column 'dose' is infinite",
+        "column 'patient' has",
+        "--ignore dose,patient",
+        "besides, 'phone' is only at north",
+        "north: --ignore phone",
+    ):
+        assert part in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", REFUSALS)
@@ -385,7 +419,7 @@ def test_a_malformed_summary_is_one_sentence(kind: str, tmp_path: Path) -> None:
                 yield name, pack(lie) if name == "west" else answer
 
     served = ServedRun.create(tmp_path / "run", settings(tmp_path))
-    with pytest.raises(UserError, match="west sent a summary") as caught:
+    with pytest.raises(UserError, match=r"west: (sent a summary|a message cannot be read)") as caught:
         coordinate(served, Lying(silos_in(tmp_path / "silos")))
     assert "\n" not in str(caught.value)
 

@@ -14,6 +14,7 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from idiolect.errors import UserError
+from idiolect.silo.plain_text import OneLineFormatter
 from idiolect.strict_json import to_json
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
 @contextmanager
 def log_to_screen(handler: logging.Handler) -> Iterator[None]:
     """Show the lines of the log as long as the block lasts."""
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    handler.setFormatter(OneLineFormatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     logger = logging.getLogger("idiolect")
     logger.addHandler(handler)
     try:

@@ -41,6 +41,10 @@ def join(
     max_rounds: Annotated[int, typer.Option(help="most rounds that you admit")] = 1000,
     max_steps: Annotated[int, typer.Option(help="most local steps in an exchange that you admit")] = 10_000,
     max_megabytes: Annotated[float, typer.Option(help="largest message that you admit")] = 512.0,
+    max_runs: Annotated[int, typer.Option(help="most runs that you admit with this state")] = 100,
+    min_batch: Annotated[int, typer.Option(help="fewest rows in a gradient that you admit")] = 4,
+    min_metric_rows: Annotated[int, typer.Option(help="fewest rows that metrics are told of")] = 10,
+    metric_digits: Annotated[int, typer.Option(help="significant digits of metrics that are told")] = 3,
     share_metrics: Annotated[bool, typer.Option(help="tell the coordinator how good your models are")] = True,
     share_summaries: Annotated[
         bool, typer.Option(help="tell means, spreads and categories where columns are to be agreed on")
@@ -75,6 +79,10 @@ def join(
                 max_rounds=max_rounds,
                 max_steps=max_steps,
                 max_megabytes=max_megabytes,
+                max_runs=max_runs,
+                min_batch=min_batch,
+                min_metric_rows=min_metric_rows,
+                metric_digits=metric_digits,
                 share_metrics=share_metrics,
                 share_summaries=share_summaries,
                 insecure=insecure,

@@ -1,28 +1,34 @@
 """The coordinator's half of a run: silos are greeted, then its rounds are played like a simulation's."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import pandas as pd
-import torch
 from torch import Tensor
 
 from idiolect.core.exchange import ServerState
 from idiolect.core.method import Method
 from idiolect.data.federation import Federation
 from idiolect.engines.round import PlayedRound, play_round
+from idiolect.errors import UserError
 from idiolect.evaluation.metrics import Measures
 from idiolect.participation.sampling import Plan
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.lifecycle import play
 from idiolect.runs.setup import build_setting
+from idiolect.silo.checks import whole_number
 from idiolect.silo.monitor import Monitor, View
 from idiolect.silo.rates import decide_rates
 from idiolect.silo.requests import Link, Request, ask_all
 from idiolect.silo.schema_search import agree_on_schema
 from idiolect.silo.served_run import ServedRun
 from idiolect.silo.silos import Silos
+from idiolect.silo.versions import VERSION, require_same_version
+from idiolect.silo.wire import Packet
 from idiolect.store.roster import Roster
+
+_MOST_ROWS = 2**40  # of one silo: beyond it sums of rows would not be whole numbers
 
 
 class Coordination:
@@ -90,8 +96,9 @@ def _begin(run: ServedRun, link: Link, monitor: Monitor) -> Coordination:
     engine = Silos(build_setting(config, federation, roster), roster, link, run, monitor)
     coordination = Coordination(engine, config.participation.bind(federation.names), monitor)
     run.folder.restore(coordination)
-    # Who has a state is known best by the silos: one may have lost its disk.
-    roster.has_state = torch.tensor([greetings[name].has_state for name in federation.names])
+    for number, name in enumerate(federation.names):
+        if name in greetings:  # who has a state is known best by the silos: one may have lost its disk
+            roster.has_state[number] = greetings[name].has_state
     monitor.continued(coordination.round)
     return coordination
 
@@ -104,25 +111,39 @@ class _Greeting(NamedTuple):
 
 
 def _greet(run: ServedRun, link: Link) -> dict[str, _Greeting]:
-    """Agree with every silo on configuration and schema."""
+    """Agree with every silo on configuration and schema; with enough of them where a run goes on."""
     settings = run.settings
+    before = run.known_rows()
     requests = {}
     for number, name in enumerate(settings.silos):
         header = {
             "ask": "hello",
             "run": run.name,
+            "version": VERSION,
             "name": name,
             "number": number,
             "clients": len(settings.silos),
             "config": settings.shared_config(),
             "schema": settings.agreed_schema.plain(),
         }
-        requests[name] = Request(header, {})
-    replies = ask_all(link, requests, settings.patience, len(requests))
-    return {
-        name: _Greeting(
-            {part: int(packet.header["rows"][part]) for part in ("train", "validation", "test")},
-            bool(packet.header["known"]),
+        requests[name] = Request(header, {}, partial(_read_greeting, before.get(name)))
+    minimum = settings.minimum(len(requests)) if before else len(requests)
+    return ask_all(link, requests, settings.patience, minimum)
+
+
+def _read_greeting(before: int | None, packet: Packet) -> _Greeting:
+    """What a silo tells; its training rows must be as many as before: weights and batches depend on them."""
+    header = packet.header
+    require_same_version(header, "the coordinator", "this silo")
+    rows, known = header.get("rows"), header.get("known")
+    if not isinstance(rows, dict) or not isinstance(known, bool):
+        raise UserError("sent a greeting that cannot be read: it must tell rows and whether it has a state")
+    counts = {part: whole_number(rows, part, 0, _MOST_ROWS) for part in ("train", "validation", "test")}
+    if not counts["train"]:
+        raise UserError("has no training rows; every silo needs at least one")
+    if before is not None and counts["train"] != before:
+        raise UserError(
+            f"its training rows changed since the run began ({before} before, {counts['train']} now); "
+            "start a new run"
         )
-        for name, packet in replies.items()
-    }
+    return _Greeting(counts, known)

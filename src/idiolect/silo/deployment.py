@@ -1,6 +1,7 @@
 """A deployment's two ends, and the keys that they know each other by: `serve`, `join`, `silo_init`."""
 
 import logging
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -19,6 +20,7 @@ from idiolect.silo.keys import check_names, init_keys
 from idiolect.silo.limits import Limits
 from idiolect.silo.live_page import page_view
 from idiolect.silo.monitor import View
+from idiolect.silo.plain_text import OneLineFormatter
 from idiolect.silo.serve_settings import serve_settings
 from idiolect.silo.served_run import ServedRun
 from idiolect.silo.service import Silo
@@ -79,7 +81,13 @@ def serve(
         _log_in(run.path),
         views as shown,
         _page(run) as page,
-        flower_link(run.settings.silos, listen, chosen_keys, run.path / "flower") as link,
+        flower_link(
+            run.settings.silos,
+            listen,
+            chosen_keys,
+            run.path / "flower",
+            int(run.settings.patience.megabytes * 2**20),
+        ) as link,
     ):
         return coordinate(run, link, [*page, *shown])
 
@@ -104,6 +112,10 @@ def join(
     max_rounds: int = 1000,
     max_steps: int = 10_000,
     max_megabytes: float = 512.0,
+    max_runs: int = 100,
+    min_batch: int = 4,
+    min_metric_rows: int = 10,
+    metric_digits: int = 3,
     share_metrics: bool = True,
     share_summaries: bool = True,
     insecure: bool = False,
@@ -120,8 +132,10 @@ def join(
     methods: those that you admit; all by default.
     allow_method, allow_model, allow_codec, allow_metric: what of your own installation may be used, as
         package.module:Name.
-    max_rounds, max_steps, max_megabytes: most rounds, local steps in an exchange, and largest message that
-        you admit.
+    max_rounds, max_steps, max_megabytes, max_runs: most rounds, local steps in an exchange, largest message,
+        and most runs that you admit.
+    min_batch: fewest rows in a gradient that you admit.
+    min_metric_rows, metric_digits: metrics are told of so many rows or more, with so many significant digits.
     share_metrics: tell the coordinator how good your models are.
     share_summaries: tell means, spreads and categories where columns are to be agreed on.
     insecure: no TLS, no keys; on loopback only.
@@ -142,10 +156,13 @@ def join(
         rounds=max_rounds,
         steps=max_steps,
         megabytes=max_megabytes,
+        runs=max_runs,
+        batch=min_batch,
+        metric_rows=min_metric_rows,
+        metric_digits=metric_digits,
     )
     limits.check()
     folder = Path(state) / name
-    folder.mkdir(parents=True, exist_ok=True)
     silo = Silo(
         name,
         table,
@@ -158,7 +175,7 @@ def join(
     _require_flower()
     from idiolect.silo.supernode import run_silo
 
-    with _log_in(folder):
+    with private_files(folder), _log_in(folder):
         for note in read.notes:
             log.info("data: %s", note)
         run_silo(silo, server, chosen_keys, folder / "flower")
@@ -198,10 +215,23 @@ def _page(run: ServedRun) -> Iterator[list[View]]:
 
 
 @contextmanager
+def private_files(folder: Path) -> Iterator[None]:
+    """A folder for its owner only; what is written in the block, by children too, nobody else can read."""
+    before = os.umask(0o077)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in (folder, *folder.rglob("*")):  # of earlier versions
+            path.chmod(0o700 if path.is_dir() else 0o600)
+        yield
+    finally:
+        os.umask(before)
+
+
+@contextmanager
 def _log_in(folder: Path) -> Iterator[None]:
     """Our lines in a file of the folder; Flower's own stay in its files."""
     handler = logging.FileHandler(folder / "log.txt", encoding="utf-8")
-    form = logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S")
+    form = OneLineFormatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S")
     form.converter = time.gmtime  # as in every run's log
     handler.setFormatter(form)
     logger = logging.getLogger("idiolect")

@@ -1,16 +1,19 @@
-"""A silo's part in one run, as it was agreed: the local work of exchanges, and its models' metrics."""
+"""A silo's part in one run, as it was agreed: the local work of exchanges, and its models' metrics.
 
-import dataclasses
-import sys
+What was agreed binds. An exchange is one of the agreed method with its agreed settings, its message looks as
+it must, its round comes next; of what was answered once only the very same message is answered again.
+"""
+
+import hashlib
 from typing import Any
 
 import pandas as pd
 import torch
+from torch import Tensor
 
-from idiolect.core.around import as_in, innermost_method
+from idiolect.core import tree
 from idiolect.core.cohort import Cohort, Population
-from idiolect.core.exchange import Exchange, Site
-from idiolect.core.method import Method
+from idiolect.core.exchange import ClientState, Epochs, Exchange, Message, Site
 from idiolect.core.tree import Tree
 from idiolect.data.federation import Federation, Rows
 from idiolect.engines.sequential import Assignment, Sequential
@@ -20,30 +23,51 @@ from idiolect.models import CATALOGUE as MODELS
 from idiolect.models import outline_model
 from idiolect.runs.config import RunConfig
 from idiolect.runs.setup import build_setting
+from idiolect.silo.checks import fraction, require_alike, require_finite, rounded, whole_number
 from idiolect.silo.limits import Limits
+from idiolect.silo.rehearsal import AgreedExchange, AgreedExchanges
 from idiolect.silo.schema import Schema
-from idiolect.silo.serve_settings import agreed_config
-from idiolect.silo.vault import FIRST, Position, RunVault
-from idiolect.silo.wire import Packet, pack, rebuild_object
+from idiolect.silo.serve_settings import INCOMPLETE_WORK, agreed_config
+from idiolect.silo.vault import Answered, Position, RunVault
+from idiolect.silo.wire import Packet, digest, pack, rebuild_object
+
+_LONGEST_CLOCK = 10**9  # local steps of a round, at the silo that has most of them
 
 
 class Engagement:
     """What was agreed, ready to work."""
 
     def __init__(
-        self, agreement: dict[str, Any], table: pd.DataFrame, vault: RunVault, limits: Limits
+        self,
+        agreement: dict[str, Any],
+        table: pd.DataFrame,
+        vault: RunVault,
+        limits: Limits,
+        *,
+        shares_metrics: bool = True,
     ) -> None:
-        limits.admit(agreement["config"])  # before anything that it names is imported
-        limits.admit_run(agreement["clients"], int(agreement["number"]))
+        shared = agreement["config"]
+        limits.admit(shared)  # before anything that it names is imported
+        clients = whole_number(agreement, "clients", 1, limits.clients)
+        self.ids = torch.tensor([whole_number(agreement, "number", 0, clients - 1)])
         self.vault = vault
         self.limits = limits
-        self.ids = torch.tensor([int(agreement["number"])])
-        config, schema = agreed_config(agreement["config"]), Schema.from_plain(agreement["schema"])
-        federation = schema.read(table, agreement["name"], int(self.ids), agreement["clients"])
+        self.shares_metrics = shares_metrics
+        config, schema = agreed_config(shared), Schema.from_plain(agreement["schema"])
+        limits.admit_config(config)
+        self.rounds = config.pace.rounds
+        self.incomplete_work = shared.get(INCOMPLETE_WORK) is True
+        federation = schema.read(table, agreement["name"], int(self.ids), clients)
+        self.fingerprint = _fingerprint(federation)
+        vault.require_same_rows(self.fingerprint)
         _admit_model(config, federation, limits)
         self.setting = build_setting(config, federation)
         self.engine = Sequential(self.setting)
         self.measures = config.evaluation.measures(federation)
+        limits.admit_batch(int(self.setting.batches.batch_sizes[self.ids]))
+        self.exchanges = AgreedExchanges(config, schema)
+        for agreed in self.exchanges.of_first_round():
+            self._require_shared(agreed.upload)
 
     @property
     def rows(self) -> dict[str, int]:
@@ -55,76 +79,159 @@ class Engagement:
     def work(self, packet: Packet) -> bytes:
         """The upload of one exchange."""
         header, trees = packet
-        position = Position(int(header["round"]), int(header["place"]))
-        exchange = self._agreed(rebuild_object(header["exchange"], self.limits.modules))
-        self.limits.admit_steps(int(header["local_steps"]))
-        if "first" in trees and self.vault.before(position) is None:
-            self.vault.keep(FIRST, trees["first"])
-        client = self.vault.before(position)
-        if client is None:
-            raise UserError("this silo has no state in this run, and none was sent")
-        self.setting.round_steps = int(header["clock_steps"])
-        transport, cohort = self.setting.transport(exchange), self._cohort(header)
-        down = transport.receive_down(trees["down"], client)
+        agreed = self.exchanges.find(rebuild_object(header.get("exchange"), self.limits.modules))
+        exchange, position = agreed.exchange, self._position(header)
+        cohort = self._cohort(exchange, header)
+        client, is_first = self._state_before(position, trees)
+        transport = self.setting.transport(exchange)
+        down = transport.receive_down(_part(trees, "down"), client)
+        self.exchanges.require_usual(agreed, down)
+        require_finite(down, "the message of an exchange")
+        answered = _answered(header, down)
+        repeated = self._is_repetition(position, answered, agreed)
+        self.setting.round_steps = self._clock_steps(exchange, header)
         client, upload = self.engine.work(Assignment(exchange, down, client, cohort, position.round))
+        require_finite((client, upload), "what came out of the local work")
+        self._require_shared(upload)
         sent = transport.send_up(upload)  # before the state is kept: it may be refused
-        self.vault.keep(position, client)
+        if not repeated:
+            if is_first:
+                self.vault.keep_first(trees["first"])
+            self.vault.keep(position, client, answered)
         return pack({**echo(header), "steps": int(cohort.steps)}, {"upload": sent})
 
-    def evaluate(self, packet: Packet, shares_metrics: bool) -> bytes:
+    def evaluate(self, packet: Packet) -> bytes:
         """The metrics of all models on validation and test rows; the models are kept here."""
         header, trees = packet
-        method, brief, done = self.setting.method, trees["brief"], int(header["round"])
-        client = self.vault.before(Position(done, 0))
-        if client is None:
-            client = trees["first"]
+        done = whole_number(header, "round", 0, self.rounds)
+        brief = _part(trees, "brief")
+        _require_usable(brief, self.exchanges.brief, "the brief")
+        client, _ = self._state_before(Position(done, 0), trees)
+        self._require_new_evaluation(done, digest({"round": done}, {"brief": brief}))
+        method = self.setting.method
         if method.adapts:
             client = method.adapt(client, brief, self._site(self.setting.federation.train, done))
         models = method.predictors(client, brief)
+        require_finite(models, "a model of this silo")
         self.vault.keep_models(models, done)
-        if not shares_metrics:
+        if not self.shares_metrics:
             return pack(echo(header))
         parts = {part: rows_of(self.setting.federation, part) for part in PARTS}
         shared = {
             part: self._metrics(models, self._site(rows, done))
             for part, rows in parts.items()
-            if len(rows.index)
+            if len(rows.index) >= self.limits.metric_rows
         }
-        return pack(echo(header), {"metrics": shared})
+        return pack(echo(header), {"metrics": shared} if shared else {})
+
+    def _position(self, header: dict[str, Any]) -> Position:
+        """Which exchange of the run it is."""
+        return Position(
+            whole_number(header, "round", 0, self.rounds - 1),
+            whole_number(header, "place", 0, self.exchanges.most_in_a_round - 1),
+        )
+
+    def _is_repetition(self, position: Position, answered: Answered, agreed: AgreedExchange) -> bool:
+        """Whether the very same was answered before; what does not come next either is refused."""
+        known = self.vault.answered(position)
+        if known is not None:
+            if known != answered:
+                raise UserError(
+                    f"round {position.round} (exchange {position.place}) was answered already, to another "
+                    "message; only the same message is answered again"
+                )
+            return True
+        last, evaluated = self.vault.last(), max(self.vault.evaluated(), default=0)
+        if (last is not None and position < last) or position.round < evaluated:
+            raise UserError(f"round {position.round} is past: this silo has gone on")
+        before = [one.exchange for one in self.vault.answered_in(position.round)]
+        if before.count(answered.exchange) >= agreed.times:
+            raise UserError(
+                f"a message asks for {type(agreed.exchange).__name__} twice in round {position.round}, which "
+                "the agreed method does not"
+            )
+        return False
+
+    def _require_new_evaluation(self, done: int, message: str) -> None:
+        """One message for each round that is over, and none for what is past."""
+        told, last = self.vault.evaluated(), self.vault.last()
+        if done in told:
+            if told[done] != message:
+                raise UserError(f"round {done} was evaluated already, with other models")
+            return
+        if done < max(told, default=0) or (last is not None and done <= last.round):
+            raise UserError(f"an evaluation after round {done} is past: this silo has gone on")
+        self.vault.keep_evaluated(done, message)
+
+    def _state_before(self, position: Position, trees: dict[str, Tree]) -> tuple[ClientState, bool]:
+        """The state that an exchange starts from; and whether it is the first one, which was sent along."""
+        client = self.vault.before(position)
+        if client is not None:
+            return client, False
+        first = _part(trees, "first")
+        _require_usable(first, self.exchanges.first, "the first state")
+        return first, True
+
+    def _clock_steps(self, exchange: Exchange, header: dict[str, Any]) -> int:
+        """The local steps of a round on the clock of schedules: the agreed ones.
+
+        Passes over rows are of different length at other silos: what is told of it first is kept.
+        """
+        agreed = exchange.local_steps
+        if not isinstance(agreed, Epochs):
+            return whole_number(header, "clock_steps", int(agreed), int(agreed))
+        own = int(self.setting.batches.steps(agreed, self.ids))
+        told = whole_number(header, "clock_steps", own, _LONGEST_CLOCK)
+        if self.vault.keep_clock(agreed.epochs, told) != told:
+            raise UserError(f"clock_steps={told} is not possible here: the run began with another clock")
+        return told
+
+    def _cohort(self, exchange: Exchange, header: dict[str, Any]) -> Cohort:
+        """The silo alone, with its agreed work; with less only where that was agreed."""
+        work = fraction(header, "work")
+        if work < 1 and not self.incomplete_work:
+            raise UserError(f"work={work} is not possible here: it was agreed that all work is completed")
+        if exchange.local_steps == 0:
+            steps = torch.zeros_like(self.ids)
+        else:
+            steps = self.setting.batches.steps(exchange.local_steps, self.ids)
+        self.limits.admit_steps(int(steps))
+        sizes = self.setting.federation.train.sizes
+        return Cohort(
+            self.ids,
+            work=torch.tensor([work], dtype=torch.float64),
+            replied=torch.tensor([True]),
+            inclusion=torch.ones(1, dtype=torch.float64),  # of no concern to a client
+            population=Population(sizes, torch.ones_like(sizes, dtype=torch.bool)),
+            local_steps=steps,
+        )
 
     def _metrics(self, models: Tree, site: Site) -> Tree:
         rows, objective = site.all_rows, site.objective
+
+        def shown(value: Tensor) -> Tensor:
+            return torch.tensor(rounded(float(value), self.limits.metric_digits), dtype=torch.float64)
+
         return {
-            kind: row_metrics(
-                objective.task, objective.predict(model, rows.inputs), rows, self.measures.metrics
-            )
+            kind: {
+                name: shown(value)
+                for name, value in row_metrics(
+                    objective.task, objective.predict(model, rows.inputs), rows, self.measures.metrics
+                ).items()
+            }
             for kind, model in models.items()
         }
 
     def _site(self, part: Rows, round_number: int) -> Site:
         return self.engine.site_of_rows(self.ids[0], part, round_number)
 
-    def _cohort(self, header: dict[str, Any]) -> Cohort:
-        """The silo alone, with as much work as it is asked for."""
-        sizes = self.setting.federation.train.sizes
-        return Cohort(
-            self.ids,
-            work=torch.tensor([header["work"]], dtype=torch.float64),
-            replied=torch.tensor([True]),
-            inclusion=torch.tensor([header["inclusion"]], dtype=torch.float64),
-            population=Population(sizes, torch.ones_like(sizes, dtype=torch.bool)),
-            local_steps=torch.tensor([header["local_steps"]]),
-        )
-
-    def _agreed(self, exchange: Any) -> Exchange:
-        """An exchange of the agreed method, with the agreed codecs around it; any other is refused."""
-        method = innermost_method(self.setting.method)
-        if not isinstance(exchange, Exchange) or not _belongs(exchange, method):
+    def _require_shared(self, upload: Message) -> None:
+        """Refuse to tell losses where metrics are kept."""
+        if not self.shares_metrics and _tells_losses(upload):
             raise UserError(
-                f"a message asks for {type(exchange).__name__}, which is no exchange of the agreed method "
-                f"{method.name} with its agreed settings"
+                f"this silo shares no metrics (--no-share-metrics), and {self.setting.method.name} makes it "
+                "tell its losses"
             )
-        return as_in(self.setting.method, exchange)
 
 
 def echo(header: dict[str, Any]) -> dict[str, Any]:
@@ -132,23 +239,37 @@ def echo(header: dict[str, Any]) -> dict[str, Any]:
     return {key: header[key] for key in ("ask", "run", "round", "place", "request") if key in header}
 
 
-def _belongs(part: Exchange | Method, method: Method) -> bool:
-    """Whether an exchange, or a method inside of one, is the method's own.
+def _answered(header: dict[str, Any], down: Message) -> Answered:
+    """What tells a request for work from any other: what it asks for, not how it travelled."""
+    asked = {key: header[key] for key in ("round", "place", "exchange", "work", "clock_steps")}
+    return Answered(digest(asked, {"down": down}), digest({"exchange": header["exchange"]}))
 
-    Its class must be there where the method is written, and whatever setting it shares with the method must
-    have the agreed value.
-    """
-    if part == method:
-        return True
-    homes = [sys.modules[base.__module__] for base in type(method).__mro__ if base is not object]
-    if not any(getattr(home, type(part).__name__, None) is type(part) for home in homes):
-        return False
-    return all(
-        _belongs(value, method)
-        if isinstance(value := getattr(part, field.name), Exchange | Method)
-        else value == getattr(method, field.name, value)
-        for field in dataclasses.fields(part)  # type: ignore[arg-type]  # every exchange is a dataclass
-    )
+
+def _part(trees: dict[str, Tree], name: str) -> Tree:
+    if name not in trees:
+        what = {"first": "this silo has no state in this run, and none was sent"}
+        raise UserError(what.get(name, f"a message has no {name}"))
+    return trees[name]
+
+
+def _require_usable(content: Tree, like: Tree, what: str) -> None:
+    require_alike(content, like, what)
+    require_finite(content, what)
+
+
+def _tells_losses(upload: Message) -> bool:
+    """Whether a part of an upload is called a loss."""
+    return any("loss" in name.lower().split(tree.PATH_SEPARATOR) for name in tree.to_named(upload))
+
+
+def _fingerprint(federation: Federation) -> str:
+    """What tells rows from changed ones: inputs, targets, and which are for what."""
+    content = hashlib.sha256()
+    parts = (federation.train, federation.validation, federation.test)
+    for tensor in (federation.inputs, federation.targets, *(part.index for part in parts)):
+        content.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
+        content.update(tensor.contiguous().numpy().tobytes())
+    return content.hexdigest()
 
 
 def _admit_model(config: RunConfig, federation: Federation, limits: Limits) -> None:

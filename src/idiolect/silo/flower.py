@@ -16,6 +16,8 @@ from flwr.proto.appio_pb2 import ClaimTaskRequest, PullPendingTasksRequest
 from flwr.proto.clientappio_pb2_grpc import ClientAppIoStub
 from flwr.proto.serverappio_pb2_grpc import ServerAppIoStub
 from flwr.supercore.grpc import create_channel
+from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 from flwr.supercore.interceptors import RuntimeVersionClientInterceptor, SuperExecAuthClientInterceptor
 from flwr.supercore.interceptors.superexec_auth_interceptor import (
     CLIENTAPPIO_SUPEREXEC_METHODS,
@@ -25,6 +27,14 @@ from flwr.supercore.interceptors.superexec_auth_interceptor import (
 from idiolect.errors import UserError
 
 RECORD, ENTRY = "message", "bytes"
+# What a poll says of a program that is starting or ending.
+_NOBODY_THERE = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+)
+_ENVELOPE = 2**20  # what Flower adds to a message of ours, and more
 
 
 class Queue:
@@ -51,7 +61,7 @@ class Queue:
                 return None
             return self.stub.ClaimTask(ClaimTaskRequest(task_id=waiting[0].task_id)).token or None
         except grpc.RpcError as error:
-            if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION):
+            if error.code() in _NOBODY_THERE:
                 return None
             raise
 
@@ -64,6 +74,37 @@ def open_queue(side: Literal["server", "client"], address: str, secret: bytes) -
         yield queue
     finally:
         queue.channel.close()
+
+
+def limit_messages(stub: Any, most_bytes: int) -> None:
+    """Stop pulling a message as soon as it is larger than admitted, before all of it is in memory.
+
+    Flower pulls a message in pieces, several at a time; what it was told of as one message counts together.
+    """
+    pull_messages, pull_object = stub.PullMessages, stub.PullObject
+    message_of: dict[str, str] = {}
+    pulled: dict[str, int] = {}
+    most = most_bytes + _ENVELOPE
+
+    def limited_messages(*args: Any, **options: Any) -> Any:
+        answer = pull_messages(*args, **options)
+        message_of.clear()  # those of the call before are all here
+        pulled.clear()
+        for pieces in answer.message_object_trees:
+            pulled[pieces.object_id] = 0
+            for piece in iterate_object_tree(pieces):
+                message_of[piece.object_id] = pieces.object_id
+        return answer
+
+    def limited_object(request: Any, *args: Any, **options: Any) -> Any:
+        message = message_of.get(request.object_id, "")
+        if pulled.get(message, 0) > most:
+            raise ObjectPullError(request.object_id, f"the message is larger than {most_bytes} bytes")
+        answer = pull_object(request, *args, **options)
+        pulled[message] = pulled.get(message, 0) + len(answer.object_content)
+        return answer
+
+    stub.PullMessages, stub.PullObject = limited_messages, limited_object
 
 
 def to_record(content: bytes) -> RecordDict:

@@ -16,6 +16,8 @@ from typing import Any
 
 from idiolect.errors import UserError
 
+# In the folder of keys, and in that of silos' states.
+_OWN_NAMES = ("coordinator", "authority.key", "flower", "log.txt", "summary.json", "audit.jsonl", "silos")
 VALID = datetime.timedelta(days=730)
 
 
@@ -48,11 +50,14 @@ def init_keys(folder: Path, host: str, silos: Sequence[str]) -> None:
 def check_names(silos: Sequence[str]) -> None:
     """Names of silos are names of folders too."""
     for name in silos:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name) or name in (
-            "coordinator",
-            "authority.key",
-        ):
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name):
             raise UserError(f"silo {name!r} is not possible: use letters, digits, '-', '_' and '.'")
+        if name.lower() in _OWN_NAMES:
+            raise UserError(f"silo {name!r} is not possible: a file or folder of ours has that name")
+    if len({name.lower() for name in silos}) < len(silos):
+        raise UserError(
+            f"silos={','.join(silos)} must differ in more than capital letters: they name folders"
+        )
     if len(set(silos)) < len(silos) or not silos:
         raise UserError(f"silos={','.join(silos)} must be one or more different names")
 

@@ -4,7 +4,7 @@ Code that is not part of this package is imported only if the silo allowed it, b
 of an entry point. Of what a message may consist of follows from it: see `wire.py`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import filterfalse
 from typing import Any
@@ -19,8 +19,9 @@ from idiolect.evaluation.metrics import is_of_class
 from idiolect.methods.catalogue import CATALOGUE as METHODS
 from idiolect.models import CATALOGUE as MODELS
 from idiolect.plugins import Catalogue, chosen
+from idiolect.runs.config import RunConfig
 
-MOST_CLIENTS = 1_000_000
+LARGEST_SETTING = 1e9  # of a method: beyond it no step size, factor or radius is meant
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,12 @@ class Limits:
     rounds: int = 1000
     steps: int = 10_000  # local steps in one exchange
     megabytes: float = 512.0  # of one message
+    runs: int = 100  # that it takes part in with this state folder: each has budgets of its own
+    clients: int = 1_000_000  # silos of one run
+    batch: int = 4  # fewest rows in a gradient
+    metric_rows: int = 10  # fewest rows that metrics are told of
+    metric_digits: int = 3  # significant digits of a metric
+    values: int = 5  # fewest rows behind a mean, a category or a class that a summary tells
 
     @property
     def most_bytes(self) -> int:
@@ -42,16 +49,39 @@ class Limits:
         return int(self.megabytes * 2**20)
 
     def admit(self, config: Mapping[str, Any]) -> None:
-        """Refuse a configuration outside of the limits."""
-        method, rounds = config["method"]["name"], config["rounds"]
+        """Refuse code that is not admitted, in a configuration of which nothing is known yet."""
+        try:
+            method, model = config["method"]["name"], config["model"]["name"]
+            codecs, metrics = codec_names(config["codec"]), list(config["evaluation"]["metrics"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(f"the configuration of the run cannot be read: {error!r}") from None
+        if not all(isinstance(name, str) for name in (method, model, *codecs, *metrics)):
+            raise UserError("the configuration of the run cannot be read: names must be texts")
         if self.methods and method not in self.methods and not METHODS.is_own(method):
             raise UserError(f"method={method} is not admitted here; admitted are {', '.join(self.methods)}")
         _admit_code(METHODS, [method], self.own_methods)
-        _admit_code(MODELS, [config["model"]["name"]], self.own_models)
-        _admit_code(CODECS, codec_names(config["codec"]), self.own_codecs)
-        _admit_code(METRICS, filterfalse(is_of_class, config["evaluation"]["metrics"]), self.own_metrics)
+        _admit_code(MODELS, [model], self.own_models)
+        _admit_code(CODECS, codecs, self.own_codecs)
+        _admit_code(METRICS, filterfalse(is_of_class, metrics), self.own_metrics)
+
+    def admit_config(self, config: RunConfig) -> None:
+        """Refuse a configuration outside of the limits."""
+        rounds = config.pace.rounds
         if rounds > self.rounds:
             raise UserError(f"rounds={rounds} is more than the {self.rounds} that are admitted here")
+        for name, value in _numbers(config.method, "method."):
+            if not abs(value) <= LARGEST_SETTING:
+                raise UserError(f"{name}={value:g} is not admitted here: no setting is beyond 1e9")
+        if config.weight_decay > LARGEST_SETTING:
+            raise UserError(f"weight_decay={config.weight_decay:g} is not admitted here: it is beyond 1e9")
+
+    def admit_batch(self, rows: int) -> None:
+        """Refuse gradients of too few rows: they come close to the rows themselves."""
+        if rows < self.batch:
+            raise UserError(
+                f"gradients of {rows} rows are not admitted here, but of {self.batch} and more (batch_size, "
+                "and as many training rows; --min-batch)"
+            )
 
     def check(self) -> None:
         """Refuse to allow what is not there."""
@@ -69,10 +99,12 @@ class Limits:
         """The modules of the methods and codecs that are allowed, whose classes messages may name."""
         return modules_of(self.own_methods, self.own_codecs)
 
-    def admit_run(self, clients: int, number: int) -> None:
-        """Refuse a place that cannot be, in a run of more silos than anybody has."""
-        if not 0 <= number < clients <= MOST_CLIENTS:
-            raise UserError(f"client {number} of {clients} is not admitted here")
+    def admit_another_run(self, known: int) -> None:
+        """Refuse one run more than there may be."""
+        if known >= self.runs:
+            raise UserError(
+                f"this silo has taken part in {known} runs, as many runs as are admitted (--max-runs)"
+            )
 
     def admit_model(self, outline: nn.Module, dtype: torch.dtype) -> None:
         """Refuse a model that would not fit into a message, by an outline that has no numbers yet."""
@@ -84,6 +116,17 @@ class Limits:
         """Refuse too much local work."""
         if steps > self.steps:
             raise UserError(f"{steps} local steps are more than the {self.steps} that are admitted here")
+
+
+def _numbers(section: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, float]]:
+    """All numbers of a section, by name."""
+    for name, value in section.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{prefix}{name}.")
+        elif isinstance(value, list | tuple):
+            yield from _numbers(dict(enumerate(value)), f"{prefix}{name}.")  # type: ignore[arg-type]
+        elif isinstance(value, int | float):
+            yield f"{prefix}{name}", float(value)
 
 
 def codec_names(section: Mapping[str, Any]) -> list[str]:

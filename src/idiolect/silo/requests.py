@@ -4,7 +4,7 @@
 |--------------------------------------------------|-------------------------------------------------------|
 | no answer in time, or the silo is not connected  | asked again while replies are below the minimum       |
 | it refuses, or Flower reports an error           | logged; not counted                                   |
-| NaN, wrong shapes, too large, unreadable         | logged; not counted                                   |
+| NaN, wrong shapes, too large, malformed          | logged; not counted                                   |
 | an answer to another request (twice, too late)   | logged; ignored                                       |
 | too few usable replies when patience is over     | the run stops; `idiolect serve --resume` goes on      |
 """
@@ -12,15 +12,17 @@
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from idiolect.core import tree
 from idiolect.core.exchange import Message
 from idiolect.core.transport import Transport
 from idiolect.errors import UserError
-from idiolect.silo.wire import Packet, describe, modules_in, pack, signature, unpack
+from idiolect.silo.checks import require_alike, require_finite
+from idiolect.silo.plain_text import one_line
+from idiolect.silo.wire import Packet, describe, modules_in, pack, unpack
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +37,14 @@ class Link(Protocol):
     def ask(self, requests: Mapping[str, bytes], seconds: float) -> Iterator[tuple[str, bytes | Unreachable]]:
         """Replies as they come in; those that do not come within the time are left out."""
         ...
+
+
+class TooFewAnswersError(UserError):
+    """Why a run stops: too few silos gave a usable answer; those that did are here."""
+
+    def __init__(self, sentence: str, answers: Mapping[str, Any]) -> None:
+        super().__init__(sentence)
+        self.answers = answers
 
 
 @dataclass(frozen=True)
@@ -54,14 +64,18 @@ class Expected:
     transport: Transport
     like: Message
 
-    def read(self, sent: Message | None) -> Message:
+    @property
+    def modules(self) -> set[str]:
+        """In which an upload's parts are written."""
+        return modules_in(self.like)
+
+    def read(self, packet: Packet) -> Message:
         """The upload as the method has it, from what was sent."""
+        sent = packet.trees.get("upload")
         rehearsed = self.transport.send_up(tree.zeros_like(self.like))
         upload = self.transport.receive_up(sent, self.like) if _alike(sent, rehearsed) else None
-        if upload is None or signature(upload) != signature(self.like):
-            raise UserError("sent an upload of another structure, shape or type than the method has")
-        if not all(bool(leaf.isfinite().all()) for leaf in tree.leaves(upload)):
-            raise UserError("sent an upload with NaN or infinite numbers")
+        require_alike(upload, self.like, "its upload")
+        require_finite(upload, "its upload")
         return upload
 
 
@@ -70,57 +84,70 @@ def _alike(sent: Message | None, rehearsed: Message) -> bool:
     return sent is not None and describe(sent) == describe(rehearsed)
 
 
+Answer = TypeVar("Answer")
+
+
 @dataclass(frozen=True)
-class Request:
-    """A request to one silo."""
+class Request(Generic[Answer]):
+    """A request to one silo, and how its answer is read; what cannot be read is refused in one sentence."""
 
     header: dict[str, Any]
     trees: dict[str, Any]
-    expected: Expected | None = None  # what comes back as the tree "upload"
+    read: Callable[[Packet], Answer]
+    modules: Collection[str] = ()  # whose classes the answer may name, besides this package's own
 
 
 def ask_all(
     link: Link,
-    requests: Mapping[str, Request],
+    requests: Mapping[str, Request[Answer]],
     patience: Patience,
     minimum: int,
-) -> dict[str, Packet]:
+) -> dict[str, Answer]:
     """Usable replies by name; at least `minimum`, or the run stops with a clear sentence."""
-    replies: dict[str, Packet] = {}
-    bad: set[str] = set()
+    replies: dict[str, Answer] = {}
+    bad: dict[str, str] = {}  # why an answer is of no use
     said: set[str] = set()
 
     def say(line: str) -> None:  # once, however often it is tried
+        line = one_line(line)
         if line not in said:
             said.add(line)
-            log.warning(line)
+            log.warning("%s", line)
 
     give_up = time.monotonic() + patience.total_seconds
     while True:
-        missing = {name: request for name, request in requests.items() if name not in replies.keys() | bad}
+        missing = {
+            name: request for name, request in requests.items() if name not in replies.keys() | bad.keys()
+        }
         replies.update(_once(link, missing, patience, bad, say))
         left = len(requests) - len(bad)
         if len(replies) >= minimum:
-            for name in requests.keys() - replies.keys() - bad:
+            for name in requests.keys() - replies.keys() - bad.keys():
                 log.warning("%s: no answer in time; the round goes on without it", name)
             return replies
         if left < minimum or time.monotonic() > give_up:
-            raise UserError(
+            raise TooFewAnswersError(
                 f"{len(replies)} of {len(requests)} silos gave a usable answer and at least {minimum} are "
-                "needed; see the log, then continue with `idiolect serve --resume`"
+                f"needed{_reasons(bad)}; see the log, then continue with `idiolect serve --resume`",
+                replies,
             )
-        waited_for = ", ".join(sorted(missing.keys() - replies.keys() - bad))
+        waited_for = ", ".join(sorted(missing.keys() - replies.keys() - bad.keys()))
         say(f"{len(replies)} of at least {minimum} answers; asking again: {waited_for}")
         time.sleep(patience.pause_seconds)
 
 
+def _reasons(bad: Mapping[str, str]) -> str:
+    """Why answers were of no use, for all silos."""
+    return "".join(f"; {name}: {reason}" for name, reason in sorted(bad.items()))
+
+
 def _once(
     link: Link,
-    requests: Mapping[str, Request],
+    requests: Mapping[str, Request[Answer]],
     patience: Patience,
-    bad: set[str],
+    bad: dict[str, str],
     say: Callable[[str], None],
-) -> Iterator[tuple[str, Packet]]:
+) -> Iterator[tuple[str, Answer]]:
     """One attempt: each silo is asked, usable replies are passed on, others are logged."""
     marks = {name: secrets.token_hex(8) for name in requests}
     messages = {
@@ -136,29 +163,29 @@ def _once(
             say(f"{name}: answered twice or unasked; ignored")
             continue
         try:
-            expected = requests[name].expected
-            modules = set() if expected is None else modules_in(expected.like)
-            packet = unpack(message, int(patience.megabytes * 2**20), modules)
+            packet = unpack(message, int(patience.megabytes * 2**20), requests[name].modules)
             if packet.header.get("request", marks[name]) != marks[name]:
                 say(f"{name}: answered another request; ignored")
                 continue
-            packet = _checked(packet, requests[name])
+            _require_answer(packet, requests[name])
+            answer = requests[name].read(packet)
         except UserError as error:
-            say(f"{name}: {error}")
-            bad.add(name)
+            bad[name] = one_line(error)
+        except Exception as error:  # whatever one silo sends, the others go on
+            log.debug("what an answer made", exc_info=True)
+            bad[name] = one_line(f"sent what cannot be read: {type(error).__name__}: {error}")
+        else:
+            done.add(name)
+            yield name, answer
             continue
-        done.add(name)
-        yield name, packet
+        say(f"{name}: {bad[name]}")
 
 
-def _checked(packet: Packet, request: Request) -> Packet:
-    """The answer to this request, its upload decoded; anything else is refused."""
+def _require_answer(packet: Packet, request: Request[Any]) -> None:
+    """Refuse a refusal, and what is no answer to this request."""
     header = packet.header
     if "refused" in header:
         raise UserError(f"refused: {header['refused']}")
     for key in ("ask", "run", "round", "place"):
         if header.get(key) != request.header.get(key):
             raise UserError(f"answered for {key}={header.get(key)} instead of {request.header.get(key)}")
-    if request.expected is None:
-        return packet
-    return Packet(header, {"upload": request.expected.read(packet.trees.get("upload"))})

@@ -7,7 +7,7 @@ the configuration names the target only, it is a `Search`, and the silos' summar
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -15,6 +15,7 @@ from typing import Any, get_args
 import numpy as np
 import pandas as pd
 import torch
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from idiolect.core.task import Task
@@ -26,6 +27,7 @@ from idiolect.data.tables import without_missing_targets
 from idiolect.data.targets import TaskChoice
 from idiolect.engines.local_view import PartialRows
 from idiolect.errors import UserError
+from idiolect.silo.table_problems import Problem, refuse_problems
 
 _GIVEN = (
     "columns",
@@ -59,10 +61,18 @@ class Search:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "Search":
-        """The inverse of `plain`."""
-        known = dict(plain["search"])
-        lists = {name: tuple(known[name]) for name in ("classes", "categories", "fractions")}
-        return cls(**{**known, **lists})
+        """The inverse of `plain`; what cannot be one is refused."""
+        try:
+            search = _SEARCH_READER.validate_python(plain.get("search"))
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            raise UserError(f"the search for a schema cannot be read: {place}: {first['msg']}") from None
+        check_fractions(search.fractions)
+        return search
+
+
+_SEARCH_READER = TypeAdapter(Search)
 
 
 @dataclass(frozen=True)
@@ -91,18 +101,23 @@ class Schema:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "Schema":
-        """The inverse of `plain`."""
-        first, second, third = plain["fractions"]
-        rows = Preprocessing.from_json(json.dumps(plain["rows"]))
-        fractions = (float(first), float(second), float(third))
-        weights = tuple(float(weight) for weight in plain.get("class_weights", ()))
+        """The inverse of `plain`; what cannot be one is refused."""
+        try:
+            first, second, third = plain["fractions"]
+            fractions = (float(first), float(second), float(third))
+            rows = Preprocessing.from_json(json.dumps(plain["rows"]))
+            weights = tuple(float(weight) for weight in plain.get("class_weights", ()))
+            seed = int(plain["split_seed"])
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise UserError(f"the schema of the run cannot be read: {error!r}") from None
+        check_fractions(fractions)
         if weights and (len(weights) != len(rows.class_names) or not all(0 < w < math.inf for w in weights)):
             raise UserError(f"class_weights={list(weights)} do not fit the agreed classes")
-        return cls(rows, fractions, int(plain["split_seed"]), weights)
+        return cls(rows, fractions, seed, weights)
 
     def read(self, table: pd.DataFrame, name: str, number: int, clients: int) -> Federation:
         """One silo's table as a federation in which only that silo has rows."""
-        self.compare_columns(table)
+        refuse_problems(self._problems(table))
         table, _ = without_missing_targets(table, self.preprocessing.target, self.preprocessing.missing)
         targets = self._targets(table[self.preprocessing.target])
         split = split_rows(len(table), name, self.fractions, self.split_seed)
@@ -126,30 +141,61 @@ class Schema:
             preprocessing=self.preprocessing,
         )
 
-    def compare_columns(self, table: pd.DataFrame) -> None:
-        """Refuse a table whose columns differ, spelling the difference out."""
-        agreed = {column.name for column in self.preprocessing.columns} | {self.preprocessing.target}
-        found = {str(column) for column in table.columns}
-        differences = []
-        if missing := sorted(agreed - found):
-            differences.append(f"missing: {', '.join(missing)}")
-        if extra := sorted(found - agreed):
-            differences.append(f"not agreed: {', '.join(extra)} (leave out with --ignore)")
-        if differences:
-            raise UserError(f"the table's columns differ from the agreed ones; {'; '.join(differences)}")
+    def _problems(self, table: pd.DataFrame) -> Iterator[Problem]:
+        """In what a table differs from the agreement, spelled out."""
+        rows = self.preprocessing
+        agreed = [column.name for column in rows.columns] + [rows.target]
+        found = [str(column) for column in table.columns]
+        if missing := sorted(set(agreed) - set(found)):
+            told = f"the table's columns differ from the agreed ones, missing: {', '.join(missing)}"
+            yield Problem(told, told)
+        if extra := sorted(set(found) - set(agreed)):
+            told = f"the table's columns differ from the agreed ones, not agreed: {', '.join(extra)}"
+            yield Problem(told, told, ",".join(extra))
+        for column in rows.columns:
+            if column.name in table.columns:
+                yield from _column_problems(table[column.name], column, rows.missing)
+        if rows.target in table.columns:
+            yield from self._target_problems(table[rows.target])
+
+    def _target_problems(self, values: pd.Series) -> Iterator[Problem]:
+        name, classes = self.preprocessing.target, self.preprocessing.class_names
+        present = values.dropna()
+        if present.empty:
+            yield Problem(text := f"the target {name!r} has no values", text)
+        elif len(present) < len(values) and self.preprocessing.missing == "refuse":
+            text = f"the target {name!r} has {len(values) - len(present)} missing values"
+            yield Problem(text, text, impute=True)
+        if not classes:
+            yield from _number_problems(present, f"the target {name!r}")
+        elif unknown := sorted(set(as_text(present)) - set(classes)):
+            agreed = ", ".join(classes)
+            yield Problem(
+                f"the target {name!r} holds {unknown[0]!r}; the agreed classes are {agreed}",
+                f"the target {name!r} holds what is none of the agreed classes {agreed}",
+            )
 
     def _targets(self, column: pd.Series) -> Tensor:
         classes = self.preprocessing.class_names
         if not classes:
             numbers = torch.tensor(as_numbers(column).to_numpy(np.float32))[:, None]
             return (numbers - self.preprocessing.target_mean) / self.preprocessing.target_scale
-        texts = as_text(column)
-        if unknown := sorted(set(texts) - set(classes)):
-            agreed = ", ".join(classes)
-            raise UserError(
-                f"the target {column.name!r} holds {unknown[0]!r}; the agreed classes are {agreed}"
-            )
-        return torch.tensor([classes.index(text) for text in texts], dtype=torch.int64)
+        return torch.tensor([classes.index(text) for text in as_text(column)], dtype=torch.int64)
+
+
+def _column_problems(values: pd.Series, column: Column, missing: Missing) -> Iterator[Problem]:
+    if missing == "refuse" and (absent := int(values.isna().sum())):
+        text = f"column {column.name!r} has {absent} missing values"
+        yield Problem(text, text, impute=True)
+    if column.kind == "number":
+        yield from _number_problems(values, f"column {column.name!r}")
+
+
+def _number_problems(values: pd.Series, what: str) -> Iterator[Problem]:
+    try:
+        as_numbers(values)
+    except UserError as error:
+        yield Problem(str(error), f"{what} holds what is not a finite number")
 
 
 def split_rows(count: int, name: str, fractions: Fractions, seed: int) -> Split:

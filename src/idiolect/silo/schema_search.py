@@ -1,15 +1,17 @@
 """The schema that silos find together: their summaries joined, or the differences between their tables."""
 
 import logging
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 
 from idiolect.data.preprocessing import ColumnKind, ColumnSummary, Preprocessing
 from idiolect.data.targets import MOST_WHOLE_CLASSES
 from idiolect.errors import UserError
-from idiolect.silo.requests import Link, Request, ask_all
+from idiolect.silo.requests import Link, Request, TooFewAnswersError, ask_all
 from idiolect.silo.schema import Schema, Search, agreed_weights
 from idiolect.silo.served_run import ServedRun
 from idiolect.silo.table_summary import TableSummary
+from idiolect.silo.wire import Packet
 
 log = logging.getLogger(__name__)
 
@@ -23,11 +25,15 @@ def agree_on_schema(run: ServedRun, link: Link) -> None:
     if isinstance(search, Schema):
         return
     requests = {
-        name: Request({"ask": "summary", "run": run.name, "name": name, **search.plain()}, {})
+        name: Request({"ask": "summary", "run": run.name, "name": name, **search.plain()}, {}, _read)
         for name in silos
     }
-    replies = ask_all(link, requests, run.settings.patience, len(requests))
-    schema = find_schema(search, {name: _read(name, replies[name].header) for name in silos})
+    try:
+        summaries = ask_all(link, requests, run.settings.patience, len(requests))
+    except TooFewAnswersError as error:
+        others = f"; besides, {found}" if (found := _differences(error.answers)) else ""
+        raise UserError(f"{error}{others}") from None
+    schema = find_schema(search, {name: summaries[name] for name in silos})
     run.agree(schema)
     rows = schema.preprocessing
     log.info(
@@ -40,7 +46,8 @@ def agree_on_schema(run: ServedRun, link: Link) -> None:
 
 def find_schema(search: Search, summaries: Summaries) -> Schema:
     """The schema of all tables together, as if fitted on all their training rows."""
-    _refuse_differences(summaries)
+    if differences := _differences(summaries):
+        raise UserError(f"the silos' tables differ and nothing was trained: {differences}")
     tables = list(summaries.values())
     by_name = [{column.name: column for column in table.columns} for table in tables]
     columns = tuple(
@@ -55,11 +62,8 @@ def find_schema(search: Search, summaries: Summaries) -> Schema:
     return Schema(rows, search.fractions, search.split_seed, weights)
 
 
-def _read(name: str, header: Mapping[str, object]) -> TableSummary:
-    try:
-        return TableSummary.from_plain(header.get("summary"))
-    except UserError as error:
-        raise UserError(f"{name} {error}") from None
+def _read(packet: Packet) -> TableSummary:
+    return TableSummary.from_plain(packet.header.get("summary"))
 
 
 def _join_targets(search: Search, parts: Sequence[ColumnSummary]) -> tuple[tuple[str, ...], float, float]:
@@ -84,8 +88,8 @@ def _are_classes(search: Search, parts: Sequence[ColumnSummary], joined: ColumnS
     return all(part.counts for part in parts) and len(joined.counts) <= MOST_WHOLE_CLASSES
 
 
-def _refuse_differences(summaries: Summaries) -> None:
-    """Say in what the tables differ, by column and silo."""
+def _differences(summaries: Summaries) -> str:
+    """In what the tables differ, by column and silo, and what to type; empty if they do not."""
     holdings: dict[str, dict[str, ColumnKind]] = {}  # column -> silo -> what it holds there
     for silo, table in summaries.items():
         for column in (*table.columns, table.target):
@@ -94,12 +98,20 @@ def _refuse_differences(summaries: Summaries) -> None:
         text for name, kinds in holdings.items() if (text := _difference(name, kinds, list(summaries)))
     ]
     if not differences:
-        return
-    raise UserError(
-        f"the silos' tables differ and nothing was trained: {'; '.join(differences)} (leave columns out with "
-        "--ignore and go on with `idiolect serve --resume`, or start anew with schema.categories if their "
+        return ""
+    return (
+        f"{'; '.join(differences)} (leave columns out and go on with `idiolect serve --resume`"
+        f"{''.join(_ignored(holdings, list(summaries)))}, or start anew with schema.categories if their "
         "numbers are codes)"
     )
+
+
+def _ignored(holdings: Mapping[str, Mapping[str, ColumnKind]], silos: Sequence[str]) -> Iterator[str]:
+    """The options with which silos leave out what not all of them have."""
+    for silo in silos:
+        extra = [name for name, kinds in holdings.items() if silo in kinds and len(kinds) < len(silos)]
+        if extra:
+            yield f"; {silo}: --ignore {shlex.quote(','.join(extra))}"
 
 
 def _difference(name: str, kinds: Mapping[str, ColumnKind], silos: Sequence[str]) -> str:

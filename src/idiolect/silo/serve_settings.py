@@ -7,6 +7,8 @@ from typing import Any
 
 from idiolect.errors import UserError
 from idiolect.evaluation.metrics import all_named, measures_of
+from idiolect.participation import Participation
+from idiolect.participation.work import Fixed
 from idiolect.runs.config import AT_SILOS, RunConfig, resolve
 from idiolect.runs.settings import Settings, merge
 from idiolect.silo.requests import Patience
@@ -15,6 +17,8 @@ from idiolect.silo.schema import Schema, Search, read_schema
 _OWN = ("silos", "schema", "minimum_replies", "answer_seconds", "patience_seconds", "most_megabytes")
 # What decides the numbers at a silo; everything else stays with the coordinator.
 _SHARED = ("method", "codec", "model", "rounds", "seed", "batch_size", "weight_decay", "clip", "dtype")
+# Whether silos may be asked for a part of their local work; who is, is the coordinator's plan.
+INCOMPLETE_WORK = "incomplete_work"
 # Silos keep the models of the last evaluation, so by default that is what is reported.
 _FIXED: Settings = {
     "data": {"name": AT_SILOS},
@@ -55,7 +59,20 @@ class ServeSettings:
         """The part of the configuration that silos agree to."""
         plain = self.config.plain()
         metrics = all_named(self.config.evaluation.metrics, self.config.evaluation.metric)
-        return {key: plain[key] for key in _SHARED} | {"evaluation": {"metrics": list(metrics)}}
+        return {key: plain[key] for key in _SHARED} | {
+            "evaluation": {"metrics": list(metrics)},
+            INCOMPLETE_WORK: not _completes_all_work(self.config.participation),
+        }
+
+
+def _completes_all_work(participation: Participation) -> bool:
+    """Whether every silo that is asked does all of its local work."""
+    own = [entry.work for entry in participation.clients.values()]
+    return (
+        participation.plan is None
+        and participation.work == Fixed()
+        and all(work in (None, 1.0) for work in own)
+    )
 
 
 def serve_settings(settings: Mapping[str, Any], folder: Path) -> ServeSettings:
@@ -113,5 +130,10 @@ def serve_settings(settings: Mapping[str, Any], folder: Path) -> ServeSettings:
 
 def agreed_config(shared: Mapping[str, Any]) -> RunConfig:
     """The configuration of which a silo was told the part that it agrees to; anything else is left out."""
+    if missing := [key for key in _SHARED if key not in shared]:
+        raise UserError(f"the configuration of the run has no {missing[0]}")
     told = {key: shared[key] for key in _SHARED}
-    return resolve(merge(_FIXED, {**told, "evaluation": {"metrics": shared["evaluation"]["metrics"]}}))
+    config = resolve(merge(_FIXED, {**told, "evaluation": {"metrics": shared["evaluation"]["metrics"]}}))
+    if config.rounds is None:
+        raise UserError("rounds=None is not possible between silos: give a number")
+    return config

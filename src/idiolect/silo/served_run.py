@@ -95,21 +95,23 @@ class ServedRun:
         for note in decision.notes:
             self.folder.log(note)
 
-    def federation_of(self, rows: dict[str, dict[str, int]]) -> Federation:
-        """What is known of the silos' tables, which must stay as they were: weights and batches depend on it.
+    def known_rows(self) -> dict[str, int]:
+        """The training rows of each silo, where the run has begun."""
+        return {name: rows["train"] for name, rows in self._known_clients().items()}
 
-        `rows` are those of each silo in each part.
-        """
-        clients = pd.DataFrame.from_dict(rows, orient="index").loc[list(self.settings.silos)]
-        if self.folder.knows_clients:
-            before = self.folder.clients()["train"].to_dict()
-            now = clients["train"].to_dict()
-            if changed := [name for name in now if before[name] != now[name]]:
-                told = ", ".join(f"{name} ({before[name]} before, {now[name]} now)" for name in changed)
-                raise UserError(f"training rows changed since the run began: {told}; start a new run")
+    def federation_of(self, rows: dict[str, dict[str, int]]) -> Federation:
+        """What is known of the silos' tables: the rows in each part, of silos that are away as they were."""
+        everybody = {**self._known_clients(), **rows}
+        clients = pd.DataFrame.from_dict(everybody, orient="index").loc[list(self.settings.silos)]
         federation = stand_in(self.settings.agreed_schema.preprocessing, clients)
         self.folder.keep_clients(federation)
         return federation
+
+    def _known_clients(self) -> dict[str, dict[str, int]]:
+        if not self.folder.knows_clients:
+            return {}
+        table = self.folder.clients()[["train", "validation", "test"]]
+        return {str(name): {part: int(row[part]) for part in table} for name, row in table.iterrows()}
 
     def progress(self) -> list[RoundRecord]:
         """What each round took."""

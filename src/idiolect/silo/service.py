@@ -22,10 +22,16 @@ import pandas as pd
 from idiolect.errors import UserError
 from idiolect.silo.engagement import Engagement, echo
 from idiolect.silo.limits import Limits
+from idiolect.silo.plain_text import one_line
 from idiolect.silo.schema import Search
+from idiolect.silo.summary_budget import SummaryBudget
+from idiolect.silo.table_problems import TableProblemsError
 from idiolect.silo.table_summary import summarise
 from idiolect.silo.vault import RunVault
+from idiolect.silo.versions import VERSION, require_same_version
 from idiolect.silo.wire import Packet, pack, unpack
+
+OWN_FOLDERS = ("flower",)  # in a silo's state folder, beside those of runs
 
 log = logging.getLogger(__name__)
 
@@ -56,14 +62,19 @@ class Silo:
         """The reply to a request; a refusal is a reply too."""
         try:
             return self._answer(unpack(message, self.limits.most_bytes, self.limits.modules))
+        except TableProblemsError as error:
+            # What its own people need to know may have values of rows; they stay here.
+            return self._refused(error, error.told)
         except UserError as error:
-            sentence = " ".join(str(error).split())
-            log.warning("refused: %s", sentence)
+            return self._refused(error, str(error))
         except Exception as error:
-            # Whatever a message makes go wrong, the silo stays; what it was is in its own log.
-            sentence = f"the message made {type(error).__name__}"
-            log.exception("refused: %s", sentence)
-        return pack({"refused": sentence})
+            # Whatever a message makes go wrong, the silo stays.
+            log.debug("what a message made", exc_info=True)
+            return self._refused(error, f"the message made {type(error).__name__}")
+
+    def _refused(self, error: Exception, told: str) -> bytes:
+        log.warning("refused: %s", one_line(error if isinstance(error, UserError) else f"{told}: {error}"))
+        return pack({"refused": one_line(told)})
 
     def _answer(self, packet: Packet) -> bytes:
         header = packet.header
@@ -75,9 +86,9 @@ class Silo:
             case "hello":
                 return self._hello(header)
             case "work":
-                return self._engagement(header["run"]).work(packet)
+                return self._engagement(header.get("run")).work(packet)
             case "evaluate":
-                return self._engagement(header["run"]).evaluate(packet, self.shares_metrics)
+                return self._engagement(header.get("run")).evaluate(packet)
             case other:
                 raise UserError(
                     f"a message asks for {other!r}; name, summary, hello, work and evaluate are known"
@@ -86,46 +97,59 @@ class Silo:
     def _summary(self, header: dict[str, Any]) -> bytes:
         """Tell what a schema is found from, or say why not."""
         self._require_own_name(header)
+        vault = self._vault(header.get("run"))
         if not self.shares_summaries:
             raise UserError(
                 "this silo shares no summaries of its table (--no-share-summaries); write the schema's "
                 "columns into the coordinator's configuration"
             )
-        summary = summarise(self.table, self.name, Search.from_plain(header))
-        log.info("told a summary of %d columns for run %s", len(summary.columns), header["run"])
+        budget = SummaryBudget(self.folder)
+        search = budget.admit(Search.from_plain(header), self.table)
+        summary = summarise(self.table, self.name, search, self.limits.values)
+        budget.spend(search, self.table)
+        log.info("told a summary of %d columns for run %s", len(summary.columns), vault.folder.name)
         return pack({**echo(header), "summary": summary.plain()})
 
     def _hello(self, header: dict[str, Any]) -> bytes:
         """Agree on a run, or say why not."""
         self._require_own_name(header)
-        agreement = {key: header[key] for key in ("name", "number", "clients", "config", "schema")}
-        vault = self._vault(header["run"])
+        require_same_version(header, "this silo", "the coordinator")
+        agreement = {key: header.get(key) for key in ("name", "number", "clients", "config", "schema")}
+        vault = self._vault(header.get("run"))
+        if vault.agreement is None:
+            self.limits.admit_another_run(len(list(self.folder.glob("*/run.json"))))
         # What is wrong with it is said before anything is kept.
-        engagement = Engagement(agreement, self.table, vault, self.limits)
-        vault.agree(agreement)
-        self._engagements[header["run"]] = engagement
+        engagement = self._engage(agreement, vault)
+        vault.agree(agreement, engagement.fingerprint)
+        self._engagements[vault.folder.name] = engagement
         rows = engagement.rows
         log.info(
             "joined run %s: %s",
-            header["run"],
+            vault.folder.name,
             ", ".join(f"{count} {part} rows" for part, count in rows.items()),
         )
-        return pack({**echo(header), "rows": rows, "known": vault.latest() is not None})
+        known = vault.latest() is not None
+        return pack({**echo(header), "version": VERSION, "rows": rows, "known": known})
 
     def _require_own_name(self, header: dict[str, Any]) -> None:
-        if header["name"] != self.name:
-            raise UserError(f"this silo is {self.name!r}, but its key is registered for {header['name']!r}")
+        if header.get("name") != self.name:
+            raise UserError(
+                f"this silo is {self.name!r}, but its key is registered for {header.get('name')!r}"
+            )
 
-    def _engagement(self, run: str) -> Engagement:
+    def _engagement(self, run: Any) -> Engagement:
+        vault = self._vault(run)
         if run not in self._engagements:
-            vault = self._vault(run)
             agreement = vault.agreement
             if agreement is None:
                 raise UserError(f"the run {run!r} was never agreed with this silo")
-            self._engagements[run] = Engagement(agreement, self.table, vault, self.limits)
+            self._engagements[run] = self._engage(agreement, vault)
         return self._engagements[run]
 
-    def _vault(self, run: str) -> RunVault:
-        if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", run):
+    def _engage(self, agreement: dict[str, Any], vault: RunVault) -> Engagement:
+        return Engagement(agreement, self.table, vault, self.limits, shares_metrics=self.shares_metrics)
+
+    def _vault(self, run: Any) -> RunVault:
+        if not isinstance(run, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", run) or run in OWN_FOLDERS:
             raise UserError(f"{run!r} is not the name of a run")
         return RunVault(self.folder / run, self.limits.modules)

@@ -1,6 +1,7 @@
 """The engine whose clients are silos: what a round asks of them, and what is made of their answers."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 import pandas as pd
 import torch
@@ -9,17 +10,19 @@ from torch import Tensor
 from idiolect.core import tree
 from idiolect.core.around import innermost
 from idiolect.core.cohort import Cohort
-from idiolect.core.exchange import ClientState, Exchange, Message, ServerState, Site
-from idiolect.core.objective import Batch
-from idiolect.core.schedule import Clock
+from idiolect.core.exchange import ClientState, Exchange, Message, ServerState
 from idiolect.core.transport import Journals
 from idiolect.engines.engine import Outcome, Setting, Traffic, combine
-from idiolect.evaluation.metrics import COLUMNS
+from idiolect.errors import UserError
+from idiolect.evaluation.metrics import COLUMNS, PARTS
 from idiolect.silo.monitor import Monitor
+from idiolect.silo.rehearsal import rehearsed_upload
 from idiolect.silo.requests import Expected, Link, Request, ask_all
 from idiolect.silo.served_run import ServedRun
 from idiolect.silo.wire import Packet, describe_object
 from idiolect.store.roster import Roster
+
+SharedMetrics = dict[tuple[str, str, str], float]  # by part of the data, kind of model and metric
 
 
 class Silos:
@@ -39,6 +42,7 @@ class Silos:
         self.monitor = monitor
         self.settings = run.settings
         self.run_name = run.name
+        self.measures = run.settings.config.evaluation.measures(setting.federation)
         self._position = (-1, 0)
         self._journals: Journals = {}
 
@@ -63,17 +67,17 @@ class Silos:
         minimum = self.settings.minimum(len(requests))
         what = f"round {round_number + 1}" + (f", exchange {self._position[1] + 1}" if started else "")
         with self.monitor.asking("silos", what):
-            packets = ask_all(self.link, requests, self.settings.patience, minimum)
-        self.monitor.usable(packets)
+            answers = ask_all(self.link, requests, self.settings.patience, minimum)
+        self.monitor.usable(answers)
         uploads, arrived = [], torch.zeros_like(cohort.replied)
         for place, client_id in enumerate(cohort.ids.tolist()):
-            packet = packets.get(self._name(client_id))
-            if packet is None:
+            name = self._name(client_id)
+            if name not in answers:
                 continue
             self.roster.settled(client_id)
             if cohort.replied[place]:
                 arrived[place] = True
-                uploads.append(packet.trees["upload"])
+                uploads.append(answers[name])
                 bits = transport.up_bits(tree.stack(uploads[-1:]), cohort.ids[place : place + 1])
                 traffic.record(traffic.up, torch.tensor([place]), bits)
         heard = cohort.select(arrived)
@@ -88,7 +92,7 @@ class Silos:
             brief = tree.row(brief, 0) if method.personal_brief else brief
             header = {"ask": "evaluate", "run": self.run_name, "round": round_number}
             trees = {"brief": brief} | ({} if first is None else {"first": first})
-            requests[self._name(client_id)] = Request(header, trees)
+            requests[self._name(client_id)] = Request(header, trees, self._read_metrics)
         with self.monitor.asking("evaluation", f"evaluation after round {round_number}"):
             replies = ask_all(self.link, requests, self.settings.patience, 0)
         self.monitor.usable(replies)
@@ -103,10 +107,9 @@ class Silos:
     def _name(self, client_id: int) -> str:
         return self.settings.silos[client_id]
 
-    def _work(self, exchange: Exchange, server: ServerState, down: Message, one: Cohort) -> Request:
+    def _work(self, exchange: Exchange, server: ServerState, down: Message, one: Cohort) -> Request[Message]:
         """The request for one exchange with one silo."""
         round_number, place = self._position
-        assert one.local_steps is not None, "set by prepare"
         header = {
             "ask": "work",
             "run": self.run_name,
@@ -114,48 +117,52 @@ class Silos:
             "place": place,
             "exchange": describe_object(innermost(exchange)),
             "work": float(one.work),
-            "inclusion": float(one.inclusion),
-            "local_steps": int(one.local_steps),
             "clock_steps": self.setting.clock_steps(exchange),
         }
         first = self.first_state(int(one.ids))
         expected = self._expected(exchange, down, one)
         if first is not None:
             # It may be a silo that lost its state: whatever it held before is gone, so nothing is left out.
-            return Request(header, {"down": down, "first": first}, expected)
-        sent = self.setting.transport(exchange).send_down(server, down, one.ids[0], self._journals)
-        return Request(header, {"down": sent}, expected)
+            trees = {"down": down, "first": first}
+        else:
+            transport = self.setting.transport(exchange)
+            trees = {"down": transport.send_down(server, down, one.ids[0], self._journals)}
+        return Request(header, trees, expected.read, expected.modules)
 
     def _expected(self, exchange: Exchange, down: Message, one: Cohort) -> Expected:
         """What an upload must look like, from a rehearsal with a row of zeros."""
         client = tree.row(self.setting.arrivals(self.setting.founding, one.ids), 0)
-        site = self._stand_in_site(one.ids[0], self._position[0], self.setting.clock_steps(exchange))
-        _, upload = exchange.finish(exchange.begin(client, down, site), client, down, site)
+        upload = rehearsed_upload(self.setting, exchange, client, down, one.ids[0], self._position[0])
         return Expected(self.setting.transport(exchange), upload)
 
-    def _stand_in_site(self, client_id: Tensor, round_number: int, clock_steps: int) -> Site:
-        federation = self.setting.federation
-        rows = Batch(federation.inputs, federation.targets, torch.ones(1, dtype=federation.inputs.dtype))
-        return Site(
-            objective=self.setting.objective,
-            client_id=client_id,
-            size=torch.tensor(1),
-            steps=torch.tensor(1),
-            key=self.setting.client_key(client_id, round_number),
-            clock=Clock(torch.tensor(round_number), torch.tensor(0), clock_steps),
-            rows=rows,
-        )
+    def _read_metrics(self, packet: Packet) -> SharedMetrics:
+        """What a silo tells of its models, of the parts, kinds and metrics that there are."""
+        shared = packet.trees.get("metrics", {})
+        names = {metric.name for metric in self.measures.metrics}
+        told: SharedMetrics = {}
+        for part, kinds in _entries(shared, PARTS):
+            for kind, values in _entries(kinds, self.setting.method.kinds):
+                for metric, value in _entries(values, names):
+                    if not isinstance(value, Tensor) or value.ndim or not value.is_floating_point():
+                        raise UserError(f"sent metrics that cannot be read: {metric} is not a number")
+                    told[part, kind, metric] = float(value)
+        return told
 
 
-def _metrics_table(replies: Mapping[str, Packet], names: list[str], round_number: int) -> pd.DataFrame:
+def _entries(node: Any, known: Collection[str]) -> Iterable[tuple[str, Any]]:
+    """The entries of a part of the metrics; others than there are are refused."""
+    if not isinstance(node, Mapping) or (odd := node.keys() - set(known)):
+        what = "not a table" if not isinstance(node, Mapping) else f"there is no {sorted(odd)[0]!r}"
+        raise UserError(f"sent metrics that cannot be read: {what}")
+    return node.items()
+
+
+def _metrics_table(replies: Mapping[str, SharedMetrics], names: list[str], round_number: int) -> pd.DataFrame:
     """Shared metrics in the long form of a simulation's."""
     lines = [
-        (round_number, name, kind, part, metric, float(value))
+        (round_number, name, kind, part, metric, value)
         for name in names
-        if name in replies
-        for part, kinds in replies[name].trees.get("metrics", {}).items()
-        for kind, values in kinds.items()
-        for metric, value in values.items()
+        for (part, kind, metric), value in replies.get(name, {}).items()
     ]
     # Where nobody tells anything there is nothing to infer the types from.
     return pd.DataFrame(lines, columns=list(COLUMNS)).astype({"round": "int64", "value": "float64"})

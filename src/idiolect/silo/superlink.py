@@ -27,7 +27,8 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.superlink.grid.grpc_grid import GrpcGrid
 
 from idiolect.errors import UserError
-from idiolect.silo.flower import from_message, open_queue, to_record
+from idiolect.silo.flower import from_message, limit_messages, open_queue, to_record
+from idiolect.silo.plain_text import one_line
 from idiolect.silo.processes import LOOPBACK, Child, free_port, secret_file
 from idiolect.silo.requests import Unreachable
 from idiolect.silo.wire import pack, unpack
@@ -35,6 +36,7 @@ from idiolect.silo.wire import pack, unpack
 START_SECONDS = 60.0
 NAME_SECONDS = 20.0  # a SuperNode looks for messages every three seconds
 POLL_SECONDS = 0.1
+_MOST_NAME_BYTES = 4096
 
 log = logging.getLogger(__name__)
 
@@ -76,8 +78,15 @@ class FlowerLink:
     def _learn_names(self, strangers: set[int]) -> None:
         link = FlowerLink(self.grid, {str(node): node for node in strangers})
         for node, reply in link.ask({name: pack({"ask": "name"}) for name in link.nodes}, NAME_SECONDS):
-            if isinstance(reply, bytes) and "name" in (header := unpack(reply).header):
-                self.nodes[header["name"]] = int(node)
+            if not isinstance(reply, bytes):
+                continue
+            try:
+                name = unpack(reply, _MOST_NAME_BYTES).header.get("name")
+            except UserError as error:
+                log.warning("a silo that did not say its name is left out: %s", one_line(error))
+                continue
+            if isinstance(name, str):
+                self.nodes[name] = int(node)
 
 
 def _content(reply: Message) -> bytes | Unreachable:
@@ -93,7 +102,7 @@ def _content(reply: Message) -> bytes | Unreachable:
 
 @contextmanager
 def flower_link(
-    names: tuple[str, ...], address: str, keys: Path | None, folder: Path
+    names: tuple[str, ...], address: str, keys: Path | None, folder: Path, most_bytes: int
 ) -> Iterator[FlowerLink]:
     """A running SuperLink whose silos are reached at `address`; everything else stays on loopback."""
     ports = {name: f"{LOOPBACK}:{free_port()}" for name in ("control", "appio")}
@@ -104,6 +113,7 @@ def flower_link(
         nodes = control.register(names, keys) if keys is not None else {}
         control.start_run()
         with _grid(ports["appio"], secret.read_bytes(), child) as grid:
+            limit_messages(grid._stub, most_bytes)
             yield FlowerLink(grid, nodes, asks_names=keys is None)
 
 

@@ -4,39 +4,87 @@ import logging
 import time
 from pathlib import Path
 
+import grpc
 from flwr.app import Message
 from flwr.common.constant import SubStatus
 from flwr.proto.clientappio_pb2_grpc import ClientAppIoStub
 from flwr.supercore.grpc import create_channel
 from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_grpc
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 from flwr.supercore.interceptors import AppIoTokenClientInterceptor, RuntimeVersionClientInterceptor
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from idiolect.errors import UserError
-from idiolect.silo.flower import from_message, open_queue, to_record
+from idiolect.silo.flower import from_message, limit_messages, open_queue, to_record
+from idiolect.silo.plain_text import one_line
 from idiolect.silo.processes import LOOPBACK, Child, free_port, secret_file
+from idiolect.silo.reachability import why_unreachable
 from idiolect.silo.service import Silo
+from idiolect.silo.wire import pack
 
 POLL_SECONDS = 0.2
 # What a SuperNode does when the coordinator is away or still remembers the last one: try again.
 RESTART_SECONDS = 5.0
+LOOK_SECONDS = 15.0  # without a message, after which we look whether the coordinator is there
 
 log = logging.getLogger(__name__)
 
 
 def run_silo(silo: Silo, server: str, keys: Path | None, folder: Path) -> None:
     """Answer the coordinator until interrupted; the SuperNode is started again when it ends."""
-    told = ""
+    authority = None if keys is None else keys / "ca.pem"
+    connection = _Connection(silo.name, server, authority)
+    _arguments(server, keys, "", folder)  # says whether the keys are there
     while True:
-        address = f"{LOOPBACK}:{free_port()}"
-        secret = secret_file(folder)
-        with Child("flower-supernode", _arguments(server, keys, address, secret), folder) as child:
-            log.debug("%s: connecting to %s", silo.name, server)
-            _answer_messages(silo, address, secret.read_bytes(), child)
-        if (reason := child.last_words()) != told:  # once, however often it is tried
-            log.warning("%s: no connection to %s (%s); trying again", silo.name, server, reason)
-            told = reason
+        if not connection.in_trouble():
+            address = f"{LOOPBACK}:{free_port()}"
+            secret = secret_file(folder)
+            with Child("flower-supernode", _arguments(server, keys, address, secret), folder) as child:
+                log.debug("%s: connecting to %s", silo.name, server)
+                try:
+                    _answer_messages(silo, address, secret.read_bytes(), child, connection)
+                except grpc.RpcError as error:  # it ended in the middle of a message
+                    log.debug("the SuperNode is gone: %s", error)
+            connection.lost(child.last_words())
         time.sleep(RESTART_SECONDS)
+
+
+class _Connection:
+    """Whether the coordinator can be reached; what is in the way is said once, however often it is tried."""
+
+    def __init__(self, name: str, server: str, authority: Path | None) -> None:
+        self.name = name
+        self.server = server
+        self.authority = authority
+        self._told = ""
+
+    def in_trouble(self) -> bool:
+        """Look whether the coordinator is there, and say so if it is not."""
+        reason = why_unreachable(self.server, self.authority)
+        self._tell(reason)
+        return bool(reason)
+
+    def lost(self, last_words: str) -> None:
+        """The SuperNode has ended."""
+        taken = "activat" in last_words.lower()
+        self._tell(
+            "the name is taken: somebody is connected with this key, or was until a minute ago"
+            if taken
+            else last_words
+        )
+
+    def works(self) -> None:
+        """A message has come."""
+        self._tell("")
+
+    def _tell(self, reason: str) -> None:
+        if reason and reason != self._told:
+            log.warning(
+                "%s: no connection to %s (%s); trying again", self.name, self.server, one_line(reason)
+            )
+        if self._told and not reason:
+            log.info("%s: %s can be reached", self.name, self.server)
+        self._told = reason
 
 
 def _arguments(server: str, keys: Path | None, address: str, secret: Path) -> list[str]:
@@ -58,14 +106,20 @@ def _arguments(server: str, keys: Path | None, address: str, secret: Path) -> li
     ]
 
 
-def _answer_messages(silo: Silo, address: str, secret: bytes, child: Child) -> None:
+def _answer_messages(silo: Silo, address: str, secret: bytes, child: Child, connection: _Connection) -> None:
+    look_again = time.monotonic() + LOOK_SECONDS
     with open_queue("client", address, secret) as queue:
         while not child.ended:
             token = queue.claim()
-            if token is None:
-                time.sleep(POLL_SECONDS)
-            else:
+            if token is not None:
                 _answer_message(silo, address, token)
+                connection.works()
+                look_again = time.monotonic() + LOOK_SECONDS
+                continue
+            if time.monotonic() > look_again:
+                connection.in_trouble()
+                look_again = time.monotonic() + LOOK_SECONDS
+            time.sleep(POLL_SECONDS)
 
 
 def _answer_message(silo: Silo, address: str, token: str) -> None:
@@ -79,13 +133,25 @@ def _answer_message(silo: Silo, address: str, token: str) -> None:
         ],
     )
     stub = ClientAppIoStub(channel)
+    limit_messages(stub, silo.limits.most_bytes)
     heartbeat = HeartbeatSender(make_task_heartbeat_fn_grpc(stub))
     heartbeat.start()
     try:
         message, context, _run, _bundle = pull_task_input(stub)
-        reply = Message(to_record(silo.answer(from_message(message))), reply_to=message)
+        reply = Message(to_record(_answer_of(silo, message)), reply_to=message)
         push_message(stub, reply, context)
         push_task_output(stub=stub, context=context, sub_status=SubStatus.COMPLETED, details="")
+    except ObjectPullError as error:  # there is no message that could be answered; its sender waits in vain
+        log.warning("refused: a message could not be pulled: %s", one_line(error))
     finally:
         heartbeat.stop()
         channel.close()
+
+
+def _answer_of(silo: Silo, message: Message) -> bytes:
+    try:
+        content = from_message(message)
+    except UserError as error:
+        log.warning("refused: %s", one_line(error))
+        return pack({"refused": str(error)})
+    return silo.answer(content)

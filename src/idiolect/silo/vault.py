@@ -1,11 +1,13 @@
 """A silo's own folder: its personal state in every run, kept through restarts of anybody.
 
-    ID/run.json                      what was agreed: configuration, schema, name and number
-    ID/state-RRRRRR-E.safetensors    the state after exchange E of round R
+    ID/run.json                      what was agreed: configuration, schema, name and number; of which rows
+    ID/state-RRRRRR-E.safetensors    the state after exchange E of round R, and to which message it belongs
+    ID/told.json                     to which messages metrics were told, and the clock of schedules
     ID/models.safetensors            the models that the client can predict with now
 
 States of the last two rounds are kept, so that an exchange can be done again from where it began: after a
-crash of the coordinator, or when a reply was lost, the second answer equals the first.
+crash of the coordinator, or when a reply was lost, the second answer equals the first. It is done again for
+the same message only, which is known by its hash.
 """
 
 from collections.abc import Collection
@@ -15,10 +17,11 @@ from typing import Any, NamedTuple
 from idiolect.core.exchange import ClientState
 from idiolect.core.tree import Tree
 from idiolect.errors import UserError
-from idiolect.silo.wire import pack, unpack
+from idiolect.silo.wire import pack, read_header, unpack
 from idiolect.store.files import read_json, remove_leftovers, write_bytes, write_json
 
 FORMAT = "idiolect-silo-1"
+_TOLD = "told.json"
 
 
 class Position(NamedTuple):
@@ -26,6 +29,13 @@ class Position(NamedTuple):
 
     round: int
     place: int
+
+
+class Answered(NamedTuple):
+    """What was answered: the hash of the message, and of the exchange that it asked for."""
+
+    message: str
+    exchange: str
 
 
 FIRST = Position(-1, 0)  # of the state before the first exchange
@@ -46,20 +56,30 @@ class RunVault:
         agreement: dict[str, Any] = read_json(self.folder / "run.json")
         if agreement.pop("format", None) != FORMAT:
             raise UserError(f"{str(self.folder)!r} is not a silo's folder of the format {FORMAT}")
+        agreement.pop("rows", None)
         return agreement
 
-    def agree(self, agreement: dict[str, Any]) -> None:
-        """Keep what was agreed; a run cannot be changed afterwards."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(self.folder)
+    def agree(self, agreement: dict[str, Any], rows: str) -> None:
+        """Keep what was agreed, and the fingerprint of the rows; a run cannot be changed afterwards."""
         before = self.agreement
         if before is None:
-            write_json(self.folder / "run.json", {"format": FORMAT, **agreement})
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            remove_leftovers(self.folder)
+            write_json(self.folder / "run.json", {"format": FORMAT, **agreement, "rows": rows})
         elif before != agreement:
             changed = [key for key in agreement if agreement[key] != before.get(key)]
             raise UserError(
                 f"the run {self.folder.name!r} was agreed with another {' and '.join(changed)}; "
                 "an altered configuration needs a new run"
+            )
+
+    def require_same_rows(self, fingerprint: str) -> None:
+        """Refuse rows that are not those that the run was agreed with: batches and budgets are of these."""
+        path = self.folder / "run.json"
+        if path.is_file() and read_json(path).get("rows", fingerprint) != fingerprint:
+            raise UserError(
+                f"this silo's rows have changed since the run was agreed; give `idiolect join` the table of "
+                f"then to go on with {self.folder.name!r}, or start a new run"
             )
 
     def before(self, position: Position) -> ClientState | None:
@@ -78,13 +98,72 @@ class RunVault:
         """The state after the last exchange."""
         return self.before(Position(2**62, 0))
 
-    def keep(self, position: Position, state: ClientState) -> None:
-        """Keep the state after an exchange; what came later, and what is two rounds old, goes."""
-        write_bytes(self._file(position), pack({"format": FORMAT}, {"state": state}))
+    def last(self) -> Position | None:
+        """The last exchange that was answered."""
+        return max((known for known in self._positions() if known != FIRST), default=None)
+
+    def answered(self, position: Position) -> Answered | None:
+        """To what an exchange was the answer, as far as it is remembered."""
+        if position not in self._positions() or position == FIRST:
+            return None
+        header = read_header(self._file(position))
+        return Answered(str(header.get("message")), str(header.get("exchange")))
+
+    def answered_in(self, round_number: int) -> list[Answered]:
+        """What was answered in a round."""
+        found = (self.answered(known) for known in self._positions() if known.round == round_number)
+        return [one for one in found if one is not None]
+
+    def keep_first(self, state: ClientState) -> None:
+        """Keep the state that the first exchange starts from."""
+        write_bytes(self._file(FIRST), pack({"format": FORMAT}, {"state": state}))
+
+    def keep(self, position: Position, state: ClientState, answered: Answered) -> None:
+        """Keep the state after an exchange; what is two rounds old goes."""
+        header = {"format": FORMAT, **answered._asdict()}
+        write_bytes(self._file(position), pack(header, {"state": state}))
         begun = [known for known in self._positions() if known < Position(position.round - 1, 0)]
-        later = [known for known in self._positions() if known > position]
-        for known in [*begun[:-1], *later]:
+        for known in begun[:-1]:
             self._file(known).unlink()
+
+    def go_back(self, round_number: int) -> int:
+        """Forget what came after a round, by the silo's own will; how many exchanges these were."""
+        later = [known for known in self._positions() if known.round >= round_number]
+        if later and len(later) == len(self._positions()):
+            first = max(self._positions()[0].round + 1, 0)
+            raise UserError(
+                f"the state after round {round_number} is not kept any more; it is from {first} on"
+            )
+        for known in later:
+            self._file(known).unlink()
+        told = self._told()
+        told["evaluated"] = {
+            done: one for done, one in told["evaluated"].items() if int(done) <= round_number
+        }
+        write_json(self.folder / _TOLD, told)
+        return len(later)
+
+    def evaluated(self) -> dict[int, str]:
+        """The hashes of the messages by which models were evaluated, by the rounds that were over."""
+        return {int(done): str(message) for done, message in self._told()["evaluated"].items()}
+
+    def keep_evaluated(self, done: int, message: str) -> None:
+        """Remember an evaluation, before its metrics are told."""
+        told = self._told()
+        told["evaluated"][str(done)] = message
+        write_json(self.folder / _TOLD, told)
+
+    def keep_clock(self, epochs: int, steps: int) -> int:
+        """The local steps of a round on the clock of schedules, as they were told first."""
+        told = self._told()
+        if str(epochs) not in told["clock"]:
+            told["clock"][str(epochs)] = steps
+            write_json(self.folder / _TOLD, told)
+        return int(told["clock"][str(epochs)])
+
+    def _told(self) -> dict[str, dict[str, Any]]:
+        path = self.folder / _TOLD
+        return {"evaluated": {}, "clock": {}, **(read_json(path) if path.is_file() else {})}
 
     def keep_models(self, models: Tree, round_number: int) -> None:
         """Keep the models for offline use."""

@@ -6,10 +6,12 @@ Nothing is unpickled; a name in a message can only mean a NamedTuple or a datacl
 """
 
 import dataclasses
+import hashlib
 import importlib
 import json
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -40,6 +42,20 @@ def pack(header: Mapping[str, Any], trees: Mapping[str, Tree] | None = None) -> 
     return save(named, {_HEADER: json.dumps({**header, "trees": shapes})})
 
 
+def digest(header: Mapping[str, Any], trees: Mapping[str, Tree] | None = None) -> str:
+    """What tells a message from any other."""
+    return hashlib.sha256(pack(header, trees)).hexdigest()
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """The header of a message that was kept in a file, without its tensors."""
+    with path.open("rb") as file:
+        start = file.read(8)
+        content = start + file.read(int.from_bytes(start, "little"))
+    header: dict[str, Any] = json.loads(_metadata(content)[_HEADER])
+    return header
+
+
 def unpack(message: bytes, most_bytes: int | None = None, modules: Collection[str] = ()) -> Packet:
     """A message from bytes; whatever it is not is said in one sentence."""
     if most_bytes is not None and len(message) > most_bytes:
@@ -48,7 +64,7 @@ def unpack(message: bytes, most_bytes: int | None = None, modules: Collection[st
         )
     try:
         named = load(message)
-        header = json.loads(_metadata(message)[_HEADER])
+        header = json.loads(_metadata(message)[_HEADER], parse_constant=_refuse_constant)
         shapes = header.pop("trees")
         trees = {name: _rebuild(shape, named, (name,), modules) for name, shape in shapes.items()}
         return Packet(header, trees)
@@ -149,6 +165,10 @@ def _find(name: str, modules: Collection[str]) -> type:
     if not isinstance(kind, type) or _name(kind) != name:  # what a module imported is not its own
         raise UserError(f"a message names {name}, which is not a class of that module")
     return kind
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of a header")
 
 
 def _metadata(message: bytes) -> dict[str, str]:
