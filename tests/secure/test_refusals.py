@@ -6,8 +6,9 @@ import pytest
 
 from idiolect.errors import UserError
 from idiolect.secure.collector import Collector
-from idiolect.secure.messages import KEYS, Advert, Rule
+from idiolect.secure.messages import KEYS, Advert
 from idiolect.secure.participant import Participant
+from idiolect.secure.rule import Rule
 from secure.parties import FIVE, LABEL, numbers_of, participants_of, party
 
 PARTY = party()
