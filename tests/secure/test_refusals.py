@@ -125,6 +125,14 @@ def test_two_lists_for_two_halves_reveal_nothing(them: dict[str, Participant]) -
     assert "fir" not in told.keys
 
 
+def test_signatures_under_another_list_do_not_count(them: dict[str, Participant]) -> None:
+    until_masked(them)
+    them["ash"].confirm(FIVE[:4])
+    others = {name: them[name].confirm(FIVE[1:]) for name in FIVE[1:4]}
+    with pytest.raises(UserError, match="did not sign what is said to be its list of survivors"):
+        them["ash"].reveal(others)
+
+
 def test_signatures_of_others_than_survivors_do_not_count(them: dict[str, Participant]) -> None:
     until_masked(them)
     signatures = {name: them[name].confirm(["ash", "beech", "cedar"]) for name in ("ash", "beech")}

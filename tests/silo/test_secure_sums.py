@@ -15,6 +15,7 @@ import torch
 from idiolect.core import tree
 from idiolect.errors import UserError
 from idiolect.evaluation.metrics import evaluate
+from idiolect.methods.catalogue import CATALOGUE
 from idiolect.secure.fixed_point import FixedPoint
 from idiolect.silo.requests import Unreachable
 from idiolect.silo.secure import silo_side
@@ -36,6 +37,25 @@ METHODS = [
 def assert_near(ours: Any, theirs: Any, apart: float = 1e-8) -> None:
     for a, b in zip(tree.leaves(ours), tree.leaves(theirs), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=apart)
+
+
+# Those of the catalogue whose servers need sums only; whatever comes to it must be named here or be refused.
+SUMMED = {
+    "additive", "apfl", "ditto", "fedavg", "federated-dropout", "fedprox", "fedrolex", "heterofl", "local",
+    "local-sgd", "minibatch-sgd", "per-fedavg", "pfedme", "scaffold", "vrl-sgd",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(CATALOGUE.built_in))
+def test_every_method_is_summed_or_refused(name: str, tmp_path: Path) -> None:
+    settings = config({"name": name}, rounds=2)
+    if name not in SUMMED:
+        with pytest.raises(UserError, match="is not possible with secure=true"):
+            played(settings, tmp_path, SILOS)
+        return
+    run, _ = played(settings, tmp_path, SILOS)
+    assert_near(last_saved(run).server, simulate(settings).play(2).server)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: str(method["name"]))
@@ -274,6 +294,7 @@ REFUSED = [
     ({"method": APFL, "participation": {"sampling": "proportional"}}, "numbers of rows"),
     ({"method": APFL, "participation": {"work": "size"}}, "numbers of rows"),
     ({"method": APFL, "participation": {"count": 2}}, "asks 2 silos in round 1, and a secure sum needs 3"),
+    ({"method": {"name": "perm-two-stage"}}, "looks at the silos' numbers of rows"),
     ({"method": {"name": "heterofl", "weighting": "samples"}}, "looks at the silos' numbers of rows"),
 ]
 

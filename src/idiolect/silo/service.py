@@ -137,9 +137,10 @@ class Silo:
         self._engagements[vault.folder.name] = engagement
         rows = engagement.rows
         log.info(
-            "joined run %s: %s",
+            "joined run %s: %s; %s",
             vault.folder.name,
             ", ".join(f"{count} {part} rows" for part, count in rows.items()),
+            "uploads are seen one by one" if engagement.sums is None else engagement.sums.sentence,
         )
         known = vault.latest() is not None
         told = {"rows": rows} if engagement.sums is None else {}

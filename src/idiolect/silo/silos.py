@@ -104,6 +104,8 @@ class Silos:
     ) -> Outcome:
         """What an exchange brought, of whose uploads only the weighted mean is known."""
         assert self.sums is not None, "asked for"
+        if cohort.multiplicity is not None and not bool((cohort.multiplicity == 1).all()):
+            raise UserError(f"{self.setting.method.name} draws a silo twice, which secure sums cannot count")
         names = [self._name(client_id) for client_id in cohort.ids.tolist()]
         for client_id, name in zip(cohort.ids.tolist(), names, strict=True):
             if name in keys:

@@ -8,7 +8,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from idiolect.core import tree
+from idiolect.core import rng, tree
 from idiolect.core.around import innermost
 from idiolect.core.cohort import Cohort, Population
 from idiolect.core.exchange import Epochs, Exchange, ServerState
@@ -42,6 +42,7 @@ def require_sums(config: RunConfig, schema: Preprocessing, names: tuple[str, ...
     server = setting.found(Uniform())
     for exchange in setting.method.exchanges(server):
         _require_sum(setting, exchange, server)
+    _require_same(setting, [_founded(setting, sizes) for sizes in _SIZES])
 
 
 def _require_plan(plan: Plan, seed: int, clients: int, threshold: int) -> None:
@@ -92,11 +93,23 @@ def _require_sum(setting: Setting, exchange: Exchange, server: ServerState) -> N
         )
     mean = tree.map_tree(lambda leaf: torch.full_like(leaf, 0.5), upload)
     states = [exchange.absorb(server, mean, cohort)[0] for cohort in cohorts]
+    _require_same(setting, states)
+
+
+def _require_same(setting: Setting, states: list[ServerState]) -> None:
+    """Refuse what is another server if silos have other numbers of rows."""
     if not all(map(torch.equal, *map(tree.leaves, states))):
         raise UserError(
-            f"method={name} with these settings is not possible with secure=true: its server looks at the "
-            "silos' numbers of rows; weighting=uniform does without"
+            f"method={setting.method.name} with these settings is not possible with secure=true: its server "
+            "looks at the silos' numbers of rows"
         )
+
+
+def _founded(setting: Setting, sizes: Tensor) -> ServerState:
+    population = Population(sizes, torch.ones_like(sizes, dtype=torch.bool))
+    return setting.method.server_init(
+        setting.objective.initial_params(), population, rng.key(setting.seed, "server")
+    )
 
 
 def _weighs_by_shares(exchange: Exchange, server: ServerState, cohort: Cohort) -> bool:

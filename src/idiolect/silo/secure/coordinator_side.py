@@ -34,7 +34,6 @@ Answer = TypeVar("Answer")
 
 METRICS = "summed_metrics.parquet"
 _PROMISED = "survivors.json"
-_PROMISES_KEPT = 10  # of the last sums: those of a round that may be played again
 
 
 class Sum(NamedTuple):
@@ -144,8 +143,7 @@ class CoordinatorSums:
                 f"the sum {label!r} was begun with {', '.join(before)}, and silos open a sum for one list "
                 "only; continue with `idiolect serve --resume` when all of these are there"
             )
-        recent = list({**promises, label: survivors}.items())[-_PROMISES_KEPT:]
-        write_json(self._file, dict(recent))
+        write_json(self._file, {**promises, label: survivors})
 
     def _promises(self) -> dict[str, list[str]]:
         promises: dict[str, list[str]] = read_json(self._file) if self._file.is_file() else {}

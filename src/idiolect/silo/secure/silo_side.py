@@ -41,6 +41,11 @@ class SiloSums:
         self._fixed_point = fixed_point
         self._at_hand: Participant | None = None
 
+    @property
+    def sentence(self) -> str:
+        """What was agreed, for the silo's people."""
+        return f"uploads are seen in sums over {self._rule.threshold} to {self._rule.parties} silos only"
+
     def begin(self, label: str, numbers: NDArray[np.float64]) -> dict[str, Any]:
         """Keep the numbers for a sum; what the coordinator gets of them now is this silo's keys for it."""
         self._at_hand = None  # whatever it was, it is over
