@@ -40,6 +40,8 @@ FUNCTIONS = {
     "join": idiolect.join,
     "silo init": idiolect.silo_init,
     "silo choose": idiolect.silo_choose,
+    "silo audit": idiolect.silo_audit,
+    "silo back": idiolect.silo_back,
 }
 # What only concerns what is printed, and second names: `predict --data` is TABLE, `--data-dir` a setting.
 ONLY_ON_THE_COMMAND_LINE = {"json", "clients", "picture", "port", "help", "everything", "listed", "text"}

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from idiolect.runs.personal_model import PersonalModel
     from idiolect.runs.personalization import Newcomers
     from idiolect.silo.choosing import silo_choose
-    from idiolect.silo.deployment import join, serve, silo_init
+    from idiolect.silo.deployment import join, serve, silo_audit, silo_back, silo_init
     from idiolect.simulation import Simulation
     from idiolect.tuning.tuning import Tuning
 
@@ -81,6 +81,8 @@ __all__ = [
     "run",
     "serve",
     "show",
+    "silo_audit",
+    "silo_back",
     "silo_choose",
     "silo_init",
     "train",
@@ -122,7 +124,7 @@ _HOMES = {
     "runs.personal_model": ("PersonalModel",),
     "runs.personalization": ("Newcomers",),
     "silo.choosing": ("silo_choose",),
-    "silo.deployment": ("join", "serve", "silo_init"),
+    "silo.deployment": ("join", "serve", "silo_audit", "silo_back", "silo_init"),
     "simulation": ("Simulation",),
     "tuning.tuning": ("Tuning",),
 }

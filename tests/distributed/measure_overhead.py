@@ -122,7 +122,7 @@ def ours(folder: Path) -> list[float]:
     times: list[float] = []
     with ExitStack() as stack:
         link = stack.enter_context(
-            superlink.flower_link(SILOS, address, folder / "keys" / "coordinator", folder / "link")
+            superlink.flower_link(SILOS, address, folder / "keys" / "coordinator", folder / "link", 2**29)
         )
         for name in SILOS:
             stack.enter_context(started(folder, name, *joining(folder, name, address)))

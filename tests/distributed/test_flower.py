@@ -66,7 +66,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
     init_keys(folder / "keys", "127.0.0.1", SILOS)
     with ExitStack() as stack:
         link = stack.enter_context(
-            flower_link(SILOS, address, folder / "keys" / "coordinator", folder / "link")
+            flower_link(SILOS, address, folder / "keys" / "coordinator", folder / "link", 2**29)
         )
         for name in SILOS:
             stack.enter_context(started(folder, name, *joining(folder, name, address)))

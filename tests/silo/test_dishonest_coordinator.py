@@ -358,6 +358,23 @@ def test_a_malformed_search_is_refused(search: Any, tmp_path: Path) -> None:
     assert "made" not in refusal(north(tmp_path), pack(header))
 
 
+def test_a_table_is_not_probed_with_one_schema_after_the_other(tmp_path: Path) -> None:
+    """Whether all targets are among some classes is told a few times, not as often as there are values."""
+    hello = asked(honest("apfl"), "hello")
+    schema = unpack(hello).header["schema"]
+    begun = north(tmp_path)
+    answer(begun, changed(hello, run="begun"))
+    sentences = []
+    for number in range(5):
+        rows = {**schema["rows"], "class_names": ["better", f"class {number}"]}
+        probe = changed(hello, run=f"probe-{number}", schema={**schema, "rows": rows})
+        assert "was agreed with another schema" in refusal(begun, changed(probe, run="begun"))
+        limits = Limits(**{**vars(LENIENT), "misfits": 3})
+        sentences.append(refusal(north(tmp_path, limits=limits), probe))
+    assert all("none of the agreed classes" in sentence for sentence in sentences[:3])
+    assert all("and says no more" in sentence for sentence in sentences[3:])
+
+
 def test_what_is_refused_shows_no_value_of_the_table(tmp_path: Path) -> None:
     table = own_rows("north")
     table["age"] = table.age.astype(object)

@@ -26,13 +26,16 @@ def serve(
     listen: Annotated[str, typer.Option(help="the address that silos reach")] = "0.0.0.0:9092",
     out: Annotated[str, typer.Option(help="the run's folder")] = "runs/served",
     resume: Annotated[str | None, typer.Option(help="continue the run in this folder")] = None,
+    from_round: Annotated[
+        int | None, typer.Option("--from", help="with --resume: go back to this round first")
+    ] = None,
     insecure: InsecureOption = False,
 ) -> None:
     """Coordinate a run between silos; they join with `idiolect join`.
 
     Example: idiolect serve my.yaml --keys keys/coordinator
     """
-    from idiolect.silo.processes import end_properly_when_terminated
+    from idiolect.silo.processes import Terminated, end_properly_when_terminated
 
     end_properly_when_terminated()
     try:
@@ -42,12 +45,15 @@ def serve(
             listen=listen,
             out=out,
             resume=resume,
+            from_round=from_round,
             insecure=insecure,
             views=_screen(),
         )
     except KeyboardInterrupt as interrupt:
-        typer.echo(f"interrupted; continue with `idiolect serve --resume {resume or out}`", err=True)
-        raise typer.Exit(INTERRUPTED) from interrupt
+        asked = isinstance(interrupt, Terminated)
+        what = "ended" if asked else "interrupted"
+        typer.echo(f"{what}; continue with `idiolect serve --resume {resume or out}`", err=True)
+        raise typer.Exit(0 if asked else INTERRUPTED) from interrupt
     typer.echo(f"run: {folder.path}")
 
 

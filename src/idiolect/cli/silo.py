@@ -1,4 +1,4 @@
-"""`idiolect silo init` and `idiolect silo choose`."""
+"""`idiolect silo init`, `audit`, `back` and `choose`."""
 
 from typing import Annotated
 
@@ -30,6 +30,45 @@ def init(
         typer.echo(f"{name}, with the folder {keys}/{name} (send it safely, to nobody else):")
         typer.echo(f"  idiolect join --server {host}:{port} --name {name} --keys {name} --data my.csv")
     typer.echo(f"keep {keys}/authority.key off-line: it can make certificates that silos trust")
+
+
+@silo.command("audit")
+def audit(
+    folder: Annotated[str, typer.Argument(help="a silo's state folder, or the folder of a served run")],
+    refused: Annotated[bool, typer.Option("--refused", help="only what was refused or not answered")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Show who asked what, what was answered or refused, and whether the file is as it was written.
+
+    Example: idiolect silo audit silo-state/hospital-3 --refused
+    """
+    entries, broken = idiolect.silo_audit(folder, refused=refused)
+    if json:
+        print_json({"entries": entries, "broken": broken})
+    else:
+        columns = ["time", "silo", "ask", "run", "round", "place", "outcome"]
+        columns = [name for name in columns if any(name in entry for entry in entries)]
+        rows = [[str(entry.get(name, "")) for name in columns] for entry in entries]
+        print_table(f"{len(entries)} requests", columns, rows)
+    if broken is not None:
+        typer.echo(f"line {broken} of the file does not follow from the one before: it was changed", err=True)
+        raise typer.Exit(1)
+
+
+@silo.command("back")
+def back(
+    state: Annotated[str, typer.Option(help="your state folder, or that of one run in it")],
+    to: Annotated[int, typer.Option(help="the round after which to go on")],
+) -> None:
+    """Forget what came after a round, so that the coordinator can play from there once more.
+
+    Your silo refuses to play a round again unless the message is the same; this is your leave to do so, where
+    a run was spoilt and all agree to go back. What was told before is not untold.
+
+    Example: idiolect silo back --state silo-state/hospital-3 --to 11
+    """
+    forgotten = idiolect.silo_back(state=state, to=to)
+    typer.echo(f"the state is that after round {to}; exchanges forgotten: {forgotten}")
 
 
 @silo.command("choose")

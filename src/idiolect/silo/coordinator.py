@@ -17,7 +17,9 @@ from idiolect.participation.sampling import Plan
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.lifecycle import play
 from idiolect.runs.setup import build_setting
+from idiolect.silo.audit import AuditedLink, AuditLog
 from idiolect.silo.checks import whole_number
+from idiolect.silo.history import History
 from idiolect.silo.monitor import Monitor, View
 from idiolect.silo.rates import decide_rates
 from idiolect.silo.requests import Link, Request, ask_all
@@ -87,8 +89,9 @@ def coordinate(
     known: the silos' public keys, for secure sums.
     """
     with Monitor(run, views) as monitor:
-        coordination = _begin(run, monitor.watch(link), monitor, known)
-        return play(run.folder, coordination, [monitor])
+        audited = AuditedLink(link, AuditLog(run.path))
+        coordination = _begin(run, monitor.watch(audited), monitor, known)
+        return play(run.folder, coordination, [monitor, History(run)])
 
 
 def _begin(run: ServedRun, link: Link, monitor: Monitor, known: "KnownKeys | None") -> Coordination:

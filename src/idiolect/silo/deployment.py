@@ -15,11 +15,14 @@ from idiolect.errors import UserError
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.lock import alone_in, creating_in
 from idiolect.runs.settings import Source, read_settings
+from idiolect.silo.audit import Audit, read_audit
 from idiolect.silo.coordinator import coordinate
+from idiolect.silo.history import go_back
 from idiolect.silo.keys import check_names, init_keys, read_credentials, read_known_keys
 from idiolect.silo.limits import Limits
 from idiolect.silo.live_page import page_view
 from idiolect.silo.monitor import View
+from idiolect.silo.offline import find_run
 from idiolect.silo.plain_text import OneLineFormatter
 from idiolect.silo.serve_settings import serve_settings
 from idiolect.silo.served_run import ServedRun
@@ -43,12 +46,27 @@ def silo_init(silos: Sequence[str], *, host: str, out: str | Path = "keys") -> P
     return Path(out)
 
 
+def silo_audit(folder: str | Path, *, refused: bool = False) -> Audit:
+    """Who asked what, and what was answered: in a silo's state folder, or in that of a served run.
+
+    refused: only what was refused or not answered.
+    """
+    entries, broken = read_audit(Path(folder))
+    return Audit([entry for entry in entries if not refused or entry["outcome"] != "answered"], broken)
+
+
+def silo_back(*, state: str | Path, to: int) -> int:
+    """Let a silo's run go back to the state after round `to`; how many exchanges are forgotten by it."""
+    return find_run(Path(state)).go_back(to)
+
+
 def serve(
     *sources: Source,
     keys: str | Path | None = None,
     listen: str = "0.0.0.0:9092",
     out: str | Path = "runs/served",
     resume: str | Path | None = None,
+    from_round: int | None = None,
     insecure: bool = False,
     views: AbstractContextManager[Sequence[View]] = NOWHERE,
     **settings: Any,
@@ -58,14 +76,20 @@ def serve(
     keys: the coordinator's folder from `silo_init`.
     listen: the address that silos reach.
     resume: continue the run in this folder, in place of settings.
+    from_round: with `resume`, go back to this earlier round first; silos have to agree (`silo_back`).
     insecure: no TLS, no keys; on loopback only.
     views: where the run shows itself, beside its page; entered when it begins.
     """
     if resume is not None and (sources or settings):
         raise UserError("--resume takes the settings of the run; leave out the file and settings")
+    if from_round is not None and resume is None:
+        raise UserError("--from needs --resume: the run that is to go back")
     chosen_keys = _chosen_keys(keys, insecure, listen)
     if resume is not None:
         run = ServedRun(Path(resume))
+        if from_round is not None:
+            with alone_in(run.path):
+                go_back(run, from_round)
     elif sources or settings:
         files = [Path(s) for s in sources if not isinstance(s, Mapping) and "=" not in str(s)]
         base = files[-1].parent if files else Path()
@@ -113,6 +137,7 @@ def join(
     allow_model: Sequence[str] = (),
     allow_codec: Sequence[str] = (),
     allow_metric: Sequence[str] = (),
+    keep_rounds: int = 2,
     max_rounds: int = 1000,
     max_steps: int = 10_000,
     max_megabytes: float = 512.0,
@@ -133,6 +158,7 @@ def join(
     keys: your folder from `silo_init`.
     state: where your models and state are kept.
     ignore: columns to leave out.
+    keep_rounds: of how many rounds your state is kept: as far as you can go back.
     separator, decimal, encoding, missing_values: how the file is written, where that is not to be recognised.
     methods: those that you admit; all by default.
     allow_method, allow_model, allow_codec, allow_metric: what of your own installation may be used, as
@@ -178,6 +204,7 @@ def join(
         folder,
         limits,
         ignore=tuple(ignore),
+        keep_rounds=keep_rounds,
         shares_metrics=share_metrics,
         shares_summaries=share_summaries,
         credentials=None if chosen_keys is None else read_credentials(chosen_keys, name),

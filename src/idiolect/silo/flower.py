@@ -27,6 +27,7 @@ from flwr.supercore.interceptors.superexec_auth_interceptor import (
 from idiolect.errors import UserError
 
 RECORD, ENTRY = "message", "bytes"
+TOO_LARGE = "the message is larger"
 # What a poll says of a program that is starting or ending.
 _NOBODY_THERE = (
     grpc.StatusCode.UNAVAILABLE,
@@ -99,7 +100,7 @@ def limit_messages(stub: Any, most_bytes: int) -> None:
     def limited_object(request: Any, *args: Any, **options: Any) -> Any:
         message = message_of.get(request.object_id, "")
         if pulled.get(message, 0) > most:
-            raise ObjectPullError(request.object_id, f"the message is larger than {most_bytes} bytes")
+            raise ObjectPullError(request.object_id, f"{TOO_LARGE} than {most_bytes} bytes")
         answer = pull_object(request, *args, **options)
         pulled[message] = pulled.get(message, 0) + len(answer.object_content)
         return answer

@@ -22,7 +22,16 @@ if TYPE_CHECKING:
     from idiolect.secure.signing import KnownKeys
 
 # In the folder of keys, and in that of silos' states.
-_OWN_NAMES = ("coordinator", "authority.key", "flower", "log.txt", "summary.json", "audit.jsonl", "silos")
+_OWN_NAMES = (
+    "coordinator",
+    "authority.key",
+    "flower",
+    "log.txt",
+    "summary.json",
+    "misfits.json",
+    "audit.jsonl",
+    "silos",
+)
 _PUBLIC = "silos"  # the folder of public keys
 VALID = datetime.timedelta(days=730)
 
@@ -91,7 +100,7 @@ def check_names(silos: Sequence[str]) -> None:
             raise UserError(f"silo {name!r} is not possible: use letters, digits, '-', '_' and '.'")
         if name.lower() in _OWN_NAMES:
             raise UserError(f"silo {name!r} is not possible: a file or folder of ours has that name")
-    if len({name.lower() for name in silos}) < len(silos):
+    if len(set(silos)) == len(silos) > len({name.lower() for name in silos}):
         raise UserError(
             f"silos={','.join(silos)} must differ in more than capital letters: they name folders"
         )

@@ -41,6 +41,7 @@ class Limits:
     batch: int = 4  # fewest rows in a gradient
     metric_rows: int = 10  # fewest rows that metrics are told of
     metric_digits: int = 3  # significant digits of a metric
+    misfits: int = 20  # how often it says that its table does not fit what is to be agreed
     values: int = 5  # fewest rows behind a mean, a category or a class that a summary tells
 
     @property

@@ -61,9 +61,18 @@ class Child:
         return told.group(1) if told else reasons[-1]
 
 
+class Terminated(KeyboardInterrupt):
+    """A polite request to end (SIGTERM), as service managers send: no error, unlike Ctrl-C in the middle."""
+
+
 def end_properly_when_terminated() -> None:
-    """Let a polite request to end (SIGTERM) end the children too."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    """Let a polite request to end (SIGTERM) end the children too, and everything be saved."""
+
+    def end(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, end)
 
 
 def free_port() -> int:

@@ -113,8 +113,9 @@ class ServedRun:
     def _known_clients(self) -> dict[str, dict[str, int]]:
         if not self.folder.knows_clients:
             return {}
-        table = self.folder.clients()[["train", "validation", "test"]]
-        return {str(name): {part: int(row[part]) for part in table} for name, row in table.iterrows()}
+        table = self.folder.clients()
+        parts = ("train", "validation", "test")
+        return {str(name): {part: int(table[part][name]) for part in parts} for name in table.index}
 
     def progress(self) -> list[RoundRecord]:
         """What each round took."""

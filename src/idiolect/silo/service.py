@@ -21,13 +21,14 @@ from typing import Any
 import pandas as pd
 
 from idiolect.errors import UserError
+from idiolect.silo.audit import AuditLog
+from idiolect.silo.budgets import MisfitBudget, SummaryBudget
 from idiolect.silo.engagement import Engagement, echo
 from idiolect.silo.limits import Limits
 from idiolect.silo.plain_text import one_line
 from idiolect.silo.schema import Search
 from idiolect.silo.secure.agreement import Credentials
 from idiolect.silo.serve_settings import SECURE
-from idiolect.silo.summary_budget import SummaryBudget
 from idiolect.silo.table_problems import TableProblemsError
 from idiolect.silo.table_summary import summarise
 from idiolect.silo.vault import RunVault
@@ -50,6 +51,7 @@ class Silo:
         limits: Limits = Limits(),  # noqa: B008  (frozen)
         *,
         ignore: Sequence[str] = (),
+        keep_rounds: int = 2,
         shares_metrics: bool = True,
         shares_summaries: bool = True,
         credentials: Credentials | None = None,
@@ -59,18 +61,27 @@ class Silo:
         self.table = table.drop(columns=list(ignore))
         self.folder = folder
         self.limits = limits
+        self.keep_rounds = keep_rounds
         self.shares_metrics = shares_metrics
         self.shares_summaries = shares_summaries
         self.credentials = credentials
         self.requires_secure = requires_secure
+        self.audit = AuditLog(folder)
+        self.misfits = MisfitBudget(folder, limits.misfits)
         self._engagements: dict[str, Engagement] = {}
 
     def answer(self, message: bytes) -> bytes:
         """The reply to a request; a refusal is a reply too."""
+        answer = self._answer_or_refusal(message)
+        self.audit.add(message, answer)  # before it leaves
+        return answer
+
+    def _answer_or_refusal(self, message: bytes) -> bytes:
         try:
             return self._answer(unpack(message, self.limits.most_bytes, self.limits.modules))
         except TableProblemsError as error:
             # What its own people need to know may have values of rows; they stay here.
+            self.misfits.spend()
             return self._refused(error, error.told)
         except UserError as error:
             return self._refused(error, str(error))
@@ -112,6 +123,7 @@ class Silo:
                 "this silo shares no summaries of its table (--no-share-summaries); write the schema's "
                 "columns into the coordinator's configuration"
             )
+        self.misfits.require_left()
         budget = SummaryBudget(self.folder)
         search = budget.admit(Search.from_plain(header), self.table)
         summary = summarise(self.table, self.name, search, self.limits.values)
@@ -129,8 +141,10 @@ class Silo:
             raise UserError(
                 "this silo takes part in runs with secure sums only (--require-secure); set secure: true"
             )
+        vault.require_same_agreement(agreement)
         if vault.agreement is None:
             self.limits.admit_another_run(len(list(self.folder.glob("*/run.json"))))
+            self.misfits.require_left()
         # What is wrong with it is said before anything is kept.
         engagement = self._engage(agreement, vault)
         vault.agree(agreement, engagement.fingerprint)
@@ -174,4 +188,4 @@ class Silo:
     def _vault(self, run: Any) -> RunVault:
         if not isinstance(run, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", run) or run in OWN_FOLDERS:
             raise UserError(f"{run!r} is not the name of a run")
-        return RunVault(self.folder / run, self.limits.modules)
+        return RunVault(self.folder / run, self.limits.modules, self.keep_rounds)

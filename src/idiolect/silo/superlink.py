@@ -27,7 +27,7 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.superlink.grid.grpc_grid import GrpcGrid
 
 from idiolect.errors import UserError
-from idiolect.silo.flower import from_message, limit_messages, open_queue, to_record
+from idiolect.silo.flower import TOO_LARGE, from_message, limit_messages, open_queue, to_record
 from idiolect.silo.plain_text import one_line
 from idiolect.silo.processes import LOOPBACK, Child, free_port, secret_file
 from idiolect.silo.requests import Unreachable
@@ -93,7 +93,10 @@ def _content(reply: Message) -> bytes | Unreachable:
     if reply.has_error():
         if reply.error.code == ErrorCode.NODE_UNAVAILABLE:
             return Unreachable("connection lost")
-        return Unreachable(f"unreachable ({reply.error.reason or f'Flower error {reply.error.code}'})")
+        if TOO_LARGE in (reply.error.reason or ""):  # no use in asking again
+            return pack({"refused": f"its answer was not taken: {TOO_LARGE} than admitted"})
+        reason = reply.error.reason or f"Flower error {reply.error.code}"
+        return Unreachable(f"unreachable ({one_line(reason, 300)})")
     try:
         return from_message(reply)
     except UserError as error:

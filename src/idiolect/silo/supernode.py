@@ -68,7 +68,8 @@ class _Connection:
         """The SuperNode has ended."""
         taken = "activat" in last_words.lower()
         self._tell(
-            "the name is taken: somebody is connected with this key, or was until a minute ago"
+            "the name is taken, as somebody is connected with this key or was until a minute ago; or the "
+            "coordinator does not know the key"
             if taken
             else last_words
         )

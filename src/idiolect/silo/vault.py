@@ -5,9 +5,9 @@
     ID/told.json                     to which messages metrics were told, and the clock of schedules
     ID/models.safetensors            the models that the client can predict with now
 
-States of the last two rounds are kept, so that an exchange can be done again from where it began: after a
-crash of the coordinator, or when a reply was lost, the second answer equals the first. It is done again for
-the same message only, which is known by its hash.
+States of the last two rounds or more are kept, so that an exchange can be done again from where it began:
+after a crash of the coordinator, or when a reply was lost, the second answer equals the first. It is done
+again for the same message only, which is known by its hash.
 """
 
 from collections.abc import Collection
@@ -44,9 +44,10 @@ FIRST = Position(-1, 0)  # of the state before the first exchange
 class RunVault:
     """One run's folder in a silo."""
 
-    def __init__(self, folder: Path, modules: Collection[str] = ()) -> None:
+    def __init__(self, folder: Path, modules: Collection[str] = (), keep_rounds: int = 2) -> None:
         self.folder = folder
         self.modules = modules  # of the silo's own methods, whose states may be here
+        self.keep_rounds = max(keep_rounds, 2)  # fewer would not do for a resumption
 
     @property
     def agreement(self) -> dict[str, Any] | None:
@@ -59,19 +60,22 @@ class RunVault:
         agreement.pop("rows", None)
         return agreement
 
-    def agree(self, agreement: dict[str, Any], rows: str) -> None:
-        """Keep what was agreed, and the fingerprint of the rows; a run cannot be changed afterwards."""
+    def require_same_agreement(self, agreement: dict[str, Any]) -> None:
+        """Refuse what is not what was agreed before, if anything was: a run cannot be changed afterwards."""
         before = self.agreement
-        if before is None:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            remove_leftovers(self.folder)
-            write_json(self.folder / "run.json", {"format": FORMAT, **agreement, "rows": rows})
-        elif before != agreement:
+        if before is not None and before != agreement:
             changed = [key for key in agreement if agreement[key] != before.get(key)]
             raise UserError(
                 f"the run {self.folder.name!r} was agreed with another {' and '.join(changed)}; "
                 "an altered configuration needs a new run"
             )
+
+    def agree(self, agreement: dict[str, Any], rows: str) -> None:
+        """Keep what is agreed when a run begins, and the fingerprint of the rows."""
+        if self.agreement is None:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_json(self.folder / "run.json", {"format": FORMAT, **agreement, "rows": rows})
+        remove_leftovers(self.folder)
 
     def require_same_rows(self, fingerprint: str) -> None:
         """Refuse rows that are not those that the run was agreed with: batches and budgets are of these."""
@@ -119,10 +123,12 @@ class RunVault:
         write_bytes(self._file(FIRST), pack({"format": FORMAT}, {"state": state}))
 
     def keep(self, position: Position, state: ClientState, answered: Answered) -> None:
-        """Keep the state after an exchange; what is two rounds old goes."""
+        """Keep the state after an exchange; what is too old goes."""
         header = {"format": FORMAT, **answered._asdict()}
         write_bytes(self._file(position), pack(header, {"state": state}))
-        begun = [known for known in self._positions() if known < Position(position.round - 1, 0)]
+        begun = [
+            known for known in self._positions() if known < Position(position.round - self.keep_rounds + 1, 0)
+        ]
         for known in begun[:-1]:
             self._file(known).unlink()
 

@@ -47,6 +47,15 @@ def digest(header: Mapping[str, Any], trees: Mapping[str, Tree] | None = None) -
     return hashlib.sha256(pack(header, trees)).hexdigest()
 
 
+def peek(message: bytes) -> dict[str, Any]:
+    """The header of a message, without its tensors; empty if it cannot be read."""
+    try:
+        header = json.loads(_metadata(message)[_HEADER])
+    except (KeyError, ValueError, TypeError, RecursionError):
+        return {}
+    return header if isinstance(header, dict) else {}
+
+
 def read_header(path: Path) -> dict[str, Any]:
     """The header of a message that was kept in a file, without its tensors."""
     with path.open("rb") as file:

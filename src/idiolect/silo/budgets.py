@@ -1,10 +1,11 @@
-"""One summary of a table, whatever is asked for: differences of two would tell rows.
+"""What a silo tells of its table at most, whatever is asked for and by however many runs.
 
     summary.json    the target and the split that a summary was first told for, and a hash of each column
+    misfits.json    how often it was said that the table does not fit what was to be agreed
 
-Whoever asks again, with another seed or other fractions, gets the sums over the same rows. A table in which
-values have changed is not summarised again, nor is another target, which may leave other rows out; the silo
-can decide otherwise by removing the file.
+One summary of a table, because differences of two would tell rows. Whoever asks again, with another seed or
+other fractions, gets the sums over the same rows. A table in which values have changed is not summarised
+again, nor is another target, which may leave other rows out. The silo can decide otherwise by removing files.
 """
 
 import dataclasses
@@ -18,7 +19,7 @@ from idiolect.errors import UserError
 from idiolect.silo.schema import Search
 from idiolect.store.files import read_json, write_json
 
-_FILE = "summary.json"
+_FILE, _MISFITS = "summary.json", "misfits.json"
 FORMAT = "idiolect-summary-1"
 
 
@@ -72,6 +73,30 @@ class SummaryBudget:
         if told.get("format") != FORMAT:
             raise UserError(f"{str(self.path)!r} is not of the format {FORMAT}")
         return told
+
+
+class MisfitBudget:
+    """How often a silo says that its table does not fit: each time tells a little of it."""
+
+    def __init__(self, folder: Path, most: int) -> None:
+        self.path = folder / _MISFITS
+        self.most = most
+
+    def require_left(self) -> None:
+        """Refuse when all of it is spent."""
+        if self._count() >= self.most:
+            raise UserError(
+                f"this silo has said {self.most} times that its table does not fit and says no more; "
+                f"to allow it remove {_MISFITS} from its state folder"
+            )
+
+    def spend(self) -> None:
+        """Count one more."""
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_json(self.path, {"count": self._count() + 1})
+
+    def _count(self) -> int:
+        return int(read_json(self.path)["count"]) if self.path.is_file() else 0
 
 
 def _hashes(table: pd.DataFrame) -> dict[str, str]:
