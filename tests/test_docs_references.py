@@ -14,7 +14,7 @@ REFERENCE = re.compile(r"\b[Ss]pec (\d.*)")  # one or several sections, to the e
 SECTION = re.compile(r"\b\d\.\d+\b|^\d\b")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 LINK = re.compile(r"\]\((?!\w+:)([^)#]*)#?([^)]*)\)")
-IDENTITY = re.compile(r"def test_(a|ad|ef|km|pe)(\d+)_")
+IDENTITY = re.compile(r"def test_(a|ad|ef|km|pe|p)(\d+)_")
 
 
 def headings(page: Path) -> list[str]:

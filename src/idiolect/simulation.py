@@ -13,6 +13,8 @@ from idiolect.core.around import MethodAround
 from idiolect.core.exchange import ClientState, LocalWork, Message, ServerState, Site
 from idiolect.core.method import Method, PredictorKind
 from idiolect.core.objective import Predictor
+from idiolect.core.parts import PartRule, Patterns
+from idiolect.core.statistics import Variant
 from idiolect.data.federation import Federation, Rows
 from idiolect.engines.assembly import EngineName, HereEngine, RayEngineChoice, build_engine, set_up
 from idiolect.engines.engine import LocalEngine, Look, Setting
@@ -42,6 +44,8 @@ class Simulation:
         engine: EngineName | HereEngine | RayEngineChoice = "vectorised",
         store: Store | None = None,
         round_steps: int | None = None,
+        statistics: Variant | None = None,
+        train: PartRule | Patterns | None = None,
     ) -> None:
         setting = set_up(
             method,
@@ -54,6 +58,8 @@ class Simulation:
             clip=clip,
             store=store,
             round_steps=round_steps,
+            statistics=statistics,
+            train=train,
         )
         self._begin(setting, plan or Uniform(), engine)
 

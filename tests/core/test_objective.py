@@ -1,5 +1,7 @@
 """The objective: gradients against finite differences, and layers that are refused by name."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -71,10 +73,8 @@ def test_initial_parameters_follow_from_the_seed_and_leave_torchs_generator_alon
 @pytest.mark.parametrize(
     ("layer", "advice"),
     [
-        (nn.BatchNorm1d(3), "'1' is a BatchNorm1d.*GroupNorm"),
-        (nn.BatchNorm1d(3, track_running_stats=False), "BatchNorm1d.*GroupNorm"),
-        (nn.InstanceNorm1d(3, track_running_stats=True), "InstanceNorm1d.*GroupNorm"),
-        (nn.Dropout(0.25), "Dropout with p=0.25"),
+        (nn.BatchNorm1d(3, track_running_stats=False), "'1' is a BatchNorm1d that keeps no statistics"),
+        (nn.BatchNorm2d(3, track_running_stats=False), "'1' is a BatchNorm2d that keeps no statistics"),
     ],
 )
 def test_layers_that_would_be_silently_wrong_are_refused_by_name(layer: nn.Module, advice: str) -> None:
@@ -110,19 +110,21 @@ def test_the_names_of_a_predictor_are_looked_at_inside_of_vmap_too() -> None:
         vmap(lambda w: objective.predict(w, batch.inputs))(stacked)
 
 
-def test_tied_and_frozen_parameters_are_given_once_under_the_name_they_are_known_by() -> None:
+def test_tied_parameters_are_given_once_under_the_name_they_are_known_by_and_fixed_ones_never() -> None:
     module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     module[1].weight = module[0].weight
     module[1].bias.requires_grad_(False)
     objective = Objective(module, Task("regression", 3))
     params = tree.scale(objective.initial_params(), 2.0)
-    assert list(params) == ["0.weight", "0.bias", "1.bias"]
+    assert list(params) == ["0.weight", "0.bias"]
     x = torch.randn(2, 3)
     inner = x @ params["0.weight"].T + params["0.bias"]
-    expected = inner @ params["0.weight"].T + params["1.bias"]
+    expected = inner @ params["0.weight"].T + module[1].bias
     assert torch.allclose(objective.predict(params, x), expected, atol=1e-6)
-    with pytest.raises(UserError, match=r"lacks its parameter '1\.bias'"):
-        objective.predict({name: params[name] for name in ("0.weight", "0.bias")}, x)
+    with pytest.raises(UserError, match=r"lacks its parameter '0\.bias'"):
+        objective.predict({"0.weight": params["0.weight"]}, x)
+    with pytest.raises(UserError, match=r"has '1\.bias', which is none of its parameters"):
+        objective.predict({**params, "1.bias": module[1].bias}, x)
     with pytest.raises(UserError, match=r"has '1\.weight', which is none of its parameters"):
         objective.predict({**params, "1.weight": params["0.weight"]}, x)
 
@@ -177,3 +179,26 @@ def test_features_need_a_head_that_is_used_once() -> None:
 def test_a_model_without_parameters_is_refused() -> None:
     with pytest.raises(UserError, match="ReLU has no parameters, so nothing can be trained"):
         Objective(nn.ReLU(), Task("regression", 2))
+
+
+@pytest.mark.parametrize("frozen_by", ["batch", "kept"])
+def test_fixed_normalisation_layers_keep_their_statistics(frozen_by: Any) -> None:
+    """A head is trained over a body that stands still: with the batch's statistics, or with those kept."""
+    torch.manual_seed(3)
+    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 2), nn.BatchNorm1d(2))
+    module = module.double()
+    with torch.no_grad():
+        module[1].running_mean.uniform_(-1, 1)
+    objective, heard = Objective(module, Task("regression", 2)), []
+    batch = Batch(torch.randn(6, 3).double(), torch.randn(6, 2).double(), torch.full((6,), 1 / 6).double())
+    params = objective.initial_params()
+    head = {name: params[name] for name in params if name[0] in "34"}
+    body = {name: params[name] for name in params if name[0] in "01"}
+    listening = objective.hearing(objective.statistics, heard, frozen_by=frozen_by)
+    slopes = listening.gradient(head, batch, fixed=body)
+    assert [moments.layer.mean for moments in heard[0]] == ["4.running_mean"]
+    module.train()
+    module[1].train(frozen_by == "batch")
+    objective.task.row_losses(module(batch.inputs), batch.targets).mean().backward()
+    for name, slope in slopes.items():
+        torch.testing.assert_close(slope, module.get_parameter(name).grad, rtol=1e-6, atol=1e-8)

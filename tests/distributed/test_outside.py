@@ -56,7 +56,11 @@ def test_ray_finds_by_name_what_is_installed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert_same_on_ray(
-        "method=fedrep", "codec.up=fixed-point", "data=blobs", "model=two-layers", "evaluation.metrics=brier"
+        "method=ownrep",
+        "codec.up=fixed-point",
+        "data=blobs",
+        "model=two-layers",
+        "evaluation.metrics=brier",
     )
 
 
@@ -77,7 +81,7 @@ def test_ray_finds_by_import_paths_what_is_in_the_users_folder(
 
 ROUNDS = 3
 SETTINGS = config(
-    {"name": "fedrep", "local_steps": 4},
+    {"name": "ownrep", "local_steps": 4},
     rounds=ROUNDS,
     codec={"up": {"name": "fixed-point", "bits": 20}, "down": {"name": "fixed-point", "bits": 24}},
 )
@@ -88,7 +92,7 @@ PATHS = (
     "--allow-codec",
     "idiolect_outside.codecs:FixedPoint",
 )
-NAMES = ("--allow-method", "fedrep", "--allow-codec", "fixed-point")
+NAMES = ("--allow-method", "ownrep", "--allow-codec", "fixed-point")
 
 
 class Loopback:
@@ -116,7 +120,7 @@ class Loopback:
     def assert_as_simulated(self) -> None:
         """Server, clients and models are those of one process that has all rows."""
         served, simulation = ServedRun(self.folder / "served"), simulate(SETTINGS).play(ROUNDS)
-        modules = Limits(own_methods=("fedrep",), own_codecs=("fixed-point",)).modules
+        modules = Limits(own_methods=("ownrep",), own_codecs=("fixed-point",)).modules
         assert served.folder.finished
         assert_same(last_saved(served).server, simulation.server)
         for number, name in enumerate(SILOS):
@@ -139,7 +143,7 @@ def test_silos_that_allow_it_compute_what_one_process_computes(outside: None, tm
 def test_a_silo_that_did_not_allow_it_refuses_until_it_does(outside: None, tmp_path: Path) -> None:
     """West allows the codec alone; with what the refusal says to type beside it, the run goes on."""
     loopback = Loopback(tmp_path)
-    refusal = "west: refused: method=fedrep would import code; allow it with --allow-method fedrep\n"
+    refusal = "west: refused: method=ownrep would import code; allow it with --allow-method ownrep\n"
     allow_method, allow_codec = NAMES[:2], NAMES[2:]
     with ExitStack() as stack:
         for name in ("north", "south"):

@@ -1,7 +1,8 @@
 """Named pieces of networks: all layers of torch.nn that can train, and operations that models are made of.
 
-A block is built for the shape of one row and keeps rows apart. What it takes says the axes of a row: features
-[c], sequences [c, l] (or [l, c]), images [c, h, w], volumes [c, d, h, w], and codes, whole numbers [l].
+A block is built for the shape of one row and keeps rows apart, but for batch normalisation. What it takes
+says the axes of a row: features [c], sequences [c, l] (or [l, c]), images [c, h, w], volumes [c, d, h, w],
+and codes, whole numbers [l].
 
 Ties have probability zero: nothing that chooses among values gets equal ones whose gradients would differ.
 """
@@ -81,7 +82,6 @@ def operation(takes: str) -> Callable[[Callable[[Tensor], Tensor]], Callable[[Te
 
 # --- Activations: every one that torch.nn has, so that a new one is tried by itself.
 
-RANDOM_ACTIVATIONS = {"RReLU"}
 OWN_BLOCKS = {"MultiheadAttention", "Softmax2d"}  # they need more than rows of numbers, or images
 ACTIVATION_OPTIONS: dict[str, dict[str, Any]] = {
     "Threshold": {"threshold": 0.1, "value": -0.3},
@@ -97,7 +97,7 @@ def _activation(name: str, **options: Any) -> Build:
 
 
 for _name in nn.modules.activation.__all__:
-    if _name not in RANDOM_ACTIVATIONS | OWN_BLOCKS:
+    if _name not in OWN_BLOCKS:
         add(FEATURES, **{_name: _activation(_name)})
 for _name in ("ReLU", "ReLU6", "SELU", "ELU", "SiLU", "Hardtanh", "LeakyReLU", "Hardswish", "Threshold"):
     add(FEATURES, **{f"{_name}_in_place": _activation(_name, inplace=True)})
@@ -409,6 +409,79 @@ add(
         decoder, nn.TransformerDecoder(nn.TransformerDecoderLayer(s[-1], 2, **_SMALL), 1)
     ),
     Transformer=lambda s: Function(decoder, nn.Transformer(s[-1], 2, 1, 1, **_SMALL)),
+)
+
+
+# --- What keeps statistics, and what draws noise.
+
+
+class FunctionalDropout(nn.Module):
+    """Dropout that is no layer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As much as the mode says."""
+        return F.dropout(x, 0.3, self.training)
+
+
+def positions_first(x: Tensor, layer: nn.Module) -> Tensor:
+    """Rows along the second axis."""
+    return layer(x.transpose(0, 1)).transpose(0, 1)
+
+
+def positions_as_rows(x: Tensor, layer: nn.Module) -> Tensor:
+    """Every position of every row by itself."""
+    return layer(x.reshape(-1, x.shape[-1])).reshape(x.shape)
+
+
+def _tracked(layer: type[nn.Module]) -> Build:
+    return lambda shape: layer(shape[0], track_running_stats=True, affine=True)
+
+
+add(
+    FEATURES,
+    BatchNorm=lambda s: nn.BatchNorm1d(s[0]),
+    BatchNorm_cumulative=lambda s: nn.BatchNorm1d(s[0], momentum=None),
+    BatchNorm_without_parameters=lambda s: nn.BatchNorm1d(s[0], affine=False),
+    BatchNorm_between=lambda s: nn.Sequential(_linear(s), nn.BatchNorm1d(s[0]), nn.ReLU(), nn.Dropout(0.2)),
+    SyncBatchNorm=lambda s: nn.SyncBatchNorm(s[0]),
+    Dropout=lambda s: nn.Dropout(0.3),
+    Dropout_in_place=lambda s: nn.Sequential(_linear(s), nn.Dropout(0.4, inplace=True)),
+    AlphaDropout=lambda s: nn.AlphaDropout(0.3),
+    FeatureAlphaDropout=lambda s: nn.FeatureAlphaDropout(0.3),
+    functional_dropout=lambda s: FunctionalDropout(),
+)
+add(
+    SEQUENCES,
+    BatchNorm=lambda s: nn.BatchNorm1d(s[0]),
+    BatchNorm_of_positions=lambda s: Function(positions_as_rows, nn.BatchNorm1d(s[-1])),
+    InstanceNorm_tracked=_tracked(nn.InstanceNorm1d),
+    Dropout1d=lambda s: nn.Dropout1d(0.3),
+    FeatureAlphaDropout=lambda s: nn.FeatureAlphaDropout(0.3),
+    Dropout_positions_first=lambda s: Function(positions_first, nn.Dropout(0.3)),
+    MultiheadAttention_dropout=lambda s: Function(self_attention, _attention(s, dropout=0.3)),
+    MultiheadAttention_weights_dropout=lambda s: Function(
+        attention_and_its_weights, _attention(s, dropout=0.3)
+    ),
+    TransformerEncoderLayer_dropout=lambda s: nn.TransformerEncoderLayer(s[-1], 2, 5, 0.2, batch_first=True),
+    TransformerEncoderLayer_positions_first=lambda s: Function(
+        positions_first, nn.TransformerEncoderLayer(s[-1], 2, 5, 0.2)
+    ),
+)
+add(
+    IMAGES,
+    BatchNorm=lambda s: nn.BatchNorm2d(s[0]),
+    BatchNorm_cumulative=lambda s: nn.BatchNorm2d(s[0], momentum=None, affine=False),
+    BatchNorm_between=lambda s: nn.Sequential(
+        nn.Conv2d(s[0], 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), nn.ReLU(inplace=True)
+    ),
+    InstanceNorm_tracked=_tracked(nn.InstanceNorm2d),
+    Dropout2d=lambda s: nn.Dropout2d(0.3),
+)
+add(
+    VOLUMES,
+    BatchNorm=lambda s: nn.BatchNorm3d(s[0]),
+    InstanceNorm_tracked=_tracked(nn.InstanceNorm3d),
+    Dropout3d=lambda s: nn.Dropout3d(0.3),
 )
 
 

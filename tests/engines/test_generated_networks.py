@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from engines.agreement import EXACT, ROUNDS, Numbers, Trial, are_finite, assert_agrees, errors, numbers
-from engines.blocks import BLOCKS, RANDOM_ACTIVATIONS, RANDOM_POOLING
+from engines.blocks import BLOCKS, RANDOM_POOLING
 from engines.modes import ALL_PASSES, NOT_RECORDED, modes
 from engines.networks import GENTLE, UNRECORDABLE, Network, Piece, methods, networks
 from engines.test_equality import PLANS
@@ -42,9 +42,7 @@ UNHURRIED = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data
 
 # Layers that no block has, and why.
 EXCLUDED = {
-    **dict.fromkeys(RANDOM_ACTIVATIONS | RANDOM_POOLING, "random"),
-    **dict.fromkeys(nn.modules.dropout.__all__, "random"),
-    **dict.fromkeys(nn.modules.batchnorm.__all__, "refused: its statistics mix rows"),
+    **dict.fromkeys(RANDOM_POOLING, "random"),
     **dict.fromkeys(nn.modules.loss.__all__, "a loss: tasks have their own"),
     "AdaptiveLogSoftmaxWithLoss": "a loss: tasks have their own",
     "CrossMapLRN2d": "torch.func cannot differentiate it; LocalResponseNorm is the same function",

@@ -33,8 +33,11 @@ from silo.problem import SILOS, config
 # By docs/codecs.md: uploads that are no changes of a model; downlinks that are personal or go twice a round.
 WITHOUT_CODECS = {
     "local", "efl", "ifca", "perm", "perm-two-stage", "heterofl", "fedrolex", "federated-dropout",
+    "fedproto", "fedfomo",
 }  # fmt: skip
-WITHOUT_CODEC_DOWN = {"pfedkm", "drfa", "agnostic-apfl", "fedgate"}
+WITHOUT_CODEC_DOWN = {
+    "pfedkm", "drfa", "agnostic-apfl", "fedgate", "fedpac", "fedamp", "heur-fedamp", "fedala",
+}  # fmt: skip
 ON_A_PAGE = 4  # methods on a page: it takes longer for many than for few and few again
 
 Check = Callable[[type[Method], Runs, tuple[str, ...]], None]

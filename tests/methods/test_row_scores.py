@@ -87,7 +87,7 @@ def problem(model: str, task: Task) -> tuple[Objective, Params, Batch]:
 def one_row_after_the_other(objective: Objective, params: Params, rows: Batch) -> Params:
     """The definition, by ordinary automatic differentiation."""
     total = {name: torch.zeros_like(value) for name, value in params.items()}
-    for x, y, weight in zip(*rows, strict=True):
+    for x, y, weight in zip(rows.inputs, rows.targets, rows.weights, strict=True):
         leaves = {name: value.clone().requires_grad_() for name, value in params.items()}
         output = functional_call(objective.module, leaves, (x[None],))
         objective.task.row_losses(output, y[None]).sum().backward()

@@ -28,7 +28,7 @@ BY_PATH = (
     "participation.plan=idiolect_outside.plans:Nightly participation.plan.every=3 rounds=6"
 )
 BY_NAME = (
-    "method=Fed-Rep method.local_steps=6 method.body_steps=5 data=blobs data.clients=5 model=two-layers "
+    "method=Own-Rep method.local_steps=6 method.body_steps=5 data=blobs data.clients=5 model=two-layers "
     "model.width=3 codec.up=fixed_point codec.up.fraction=10 evaluation.metrics=brier "
     "evaluation.metric=brier evaluation.every=2 participation.plan=nightly participation.plan.every=3 "
     "rounds=6"
@@ -49,13 +49,13 @@ def user(here: Path, outside: Path) -> Path:
 
 def test_a_run_by_import_paths_and_by_the_names_of_entry_points_is_one(user: Path) -> None:
     text = run(f"run {BY_PATH} out=path")
-    assert "fedrep on blobs: test brier over 5 clients" in text
+    assert "ownrep on blobs: test brier over 5 clients" in text
     run(f"run {BY_NAME} out=name")
     path, name = idiolect.RunFolder("path"), idiolect.RunFolder("name")
     pd.testing.assert_frame_equal(path.metrics(), name.metrics())
     pd.testing.assert_frame_equal(path.traffic(), name.traffic())
     assert path.config.method["name"] == FEDREP
-    assert name.config.method["name"] == "fedrep"
+    assert name.config.method["name"] == "ownrep"
     assert path.config.codec.up == {"name": "idiolect_outside.codecs:FixedPoint", "fraction": 10}
     metrics = path.metrics()
     assert metrics.metric.unique().tolist() == ["loss", "accuracy", "balanced_accuracy", "auc", "brier"]
@@ -76,10 +76,10 @@ def test_what_comes_after_a_run(user: Path) -> None:
     """Show, report, export, predict, personalize."""
     run(f"run {BY_PATH} out=mine")
     assert json.loads(run("show mine --json"))["config"]["method"]["name"] == FEDREP
-    assert "fedrep on blobs" in run("show mine")
+    assert "ownrep on blobs" in run("show mine")
     run("report mine --out page.html")
     page = Path("page.html").read_text()
-    assert "fedrep personal" in page
+    assert "ownrep personal" in page
     assert "Collins et al. 2021" in page
     run("export mine --client site-1 --out site-1")
     from idiolect_outside.data import frame
@@ -115,13 +115,13 @@ def test_a_run_that_was_killed_is_continued_as_if_it_had_not_been(user: Path) ->
 
 def test_a_comparison_calls_methods_by_their_own_names(user: Path) -> None:
     settings = "data=blobs data.clients=3 model=mlp model.hidden=[3] rounds=2 out=all"
-    text = run(f"compare methods=local,fedavg,{FEDREP} fedrep.local_steps=4 lr=0.2 {settings} --json")
+    text = run(f"compare methods=local,fedavg,{FEDREP} ownrep.local_steps=4 lr=0.2 {settings} --json")
     rows = pd.DataFrame(json.loads(text)["rows"])
-    assert list(dict.fromkeys(rows.method)) == ["local", "fedavg", "fedrep"]
-    config = idiolect.RunFolder("all/fedrep-seed0").config
+    assert list(dict.fromkeys(rows.method)) == ["local", "fedavg", "ownrep"]
+    config = idiolect.RunFolder("all/ownrep-seed0").config
     assert (config.method["local_steps"], config.method["learning_rate"]["initial"]) == (4, 0.2)
-    assert "fedrep personal" in run("show all")
-    assert "fedrep personal" in Path("all/report.html").read_text()
+    assert "ownrep personal" in run("show all")
+    assert "ownrep personal" in Path("all/report.html").read_text()
 
 
 NAMESAKE = """
@@ -131,22 +131,22 @@ from idiolect.core import STRICT
 from idiolect.methods.fedavg import FedAvg
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Other(FedAvg):
-    name: ClassVar[str] = "fedrep"
+    name: ClassVar[str] = "ownrep"
 """
 
 
 def test_two_methods_of_one_name_are_not_compared(user: Path) -> None:
     Path("my_namesake.py").write_text(NAMESAKE)
     sentence = (
-        "fedrep and my_namesake:Other are different methods that are both called 'fedrep'; "
+        "ownrep and my_namesake:Other are different methods that are both called 'ownrep'; "
         "give one of the classes another name"
     )
-    result = CliRunner().invoke(app, ["compare", "methods=fedrep,my_namesake:Other", "data=blobs"])
+    result = CliRunner().invoke(app, ["compare", "methods=ownrep,my_namesake:Other", "data=blobs"])
     assert (result.exit_code, sentence in result.output) == (2, True)
-    result = CliRunner().invoke(app, ["compare", f"methods=fedrep,{FEDREP}", "data=blobs"])
+    result = CliRunner().invoke(app, ["compare", f"methods=ownrep,{FEDREP}", "data=blobs"])
     assert (result.exit_code, "names a method twice" in result.output) == (2, True)
     quick = "data=blobs model=mlp model.hidden=[3] rounds=1"
-    run(f"run method=fedrep {quick} out=a")
+    run(f"run method=ownrep {quick} out=a")
     run(f"run method=my_namesake:Other {quick} out=b")
     result = CliRunner().invoke(app, ["report", "a", "b", "--out", "page.html"])
     assert (result.exit_code, "are different methods" in result.output) == (2, True)
@@ -155,7 +155,7 @@ def test_two_methods_of_one_name_are_not_compared(user: Path) -> None:
 def test_lists_show_what_is_installed(user: Path) -> None:
     assert "Collins et al. 2021" in run("methods")
     assert "body_steps" in run(f"methods {FEDREP}")
-    assert json.loads(run("methods fed-rep --json"))[0]["name"] == "fedrep"
+    assert json.loads(run("methods own-rep --json"))[0]["name"] == "ownrep"
     assert "Yes or no, for each client by a rule of its own." in run("datasets")
     assert [d["options"] for d in json.loads(run("datasets --json")) if d["name"] == "blobs"] == [
         ["clients", "rows", "seed"]
@@ -195,7 +195,7 @@ def test_runs_that_are_reported_by_different_metrics_are_not_put_together(user: 
 
 @pytest.mark.parametrize("head", [(), ("*",)], ids=["last layer", "all"])
 def test_the_method_keeps_the_contract(head: tuple[str, ...], outside: Path) -> None:
-    check_method(idiolect.method("fed-rep", lr=0.2, local_steps=6, head=head))
+    check_method(idiolect.method("own-rep", lr=0.2, local_steps=6, head=head))
 
 
 def test_the_codec_keeps_the_contract(outside: Path) -> None:

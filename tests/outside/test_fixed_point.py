@@ -88,5 +88,5 @@ def test_fedrep_through_a_fine_grid_is_nearly_fedrep_and_through_a_coarse_one_is
 def test_nothing_cannot_be_compressed(up: FixedPoint | None, down: FixedPoint | None) -> None:
     """A linear model is all head."""
     method = Compressed(FedRep(), Channel(up), Channel(down))
-    with pytest.raises(UserError, match="codec cannot be used with method=fedrep"):
+    with pytest.raises(UserError, match="codec cannot be used with method=ownrep"):
         Simulation(method, lambda: nn.Linear(4, 3), uneven_classification())

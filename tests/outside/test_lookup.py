@@ -22,7 +22,7 @@ from idiolect.participation.plan import CATALOGUE as PLANS
 from idiolect.plugins import Catalogue
 
 KINDS: dict[str, tuple[Catalogue[Any], str, str, str]] = {  # built in, entry point, import path
-    "method": (METHODS, "FedAvg", "fedrep", "idiolect_outside.fedrep:FedRep"),
+    "method": (METHODS, "FedAvg", "ownrep", "idiolect_outside.fedrep:FedRep"),
     "data": (DATA, "three_clusters", "blobs", "idiolect_outside.data:blobs"),
     "model": (MODELS, "CharLSTM", "two-layers", "idiolect_outside.models:two_layers"),
     "codec": (CODECS, "TopK", "fixed-point", "idiolect_outside.codecs:FixedPoint"),
@@ -244,10 +244,10 @@ def declare(folder: Path, package: str, line: str) -> None:
 
 
 def test_two_packages_that_declare_one_name_are_told_apart(outside: Path, here: Path) -> None:
-    declare(here, "other_package", "fed-rep = other_package:FedRep")
+    declare(here, "other_package", "own-rep = other_package:FedRep")
     sys.path.append(str(here))
-    with pytest.raises(UserError, match=r"'fedrep' is declared by more than one installed package") as caught:
-        METHODS.find("fedrep")
+    with pytest.raises(UserError, match=r"'ownrep' is declared by more than one installed package") as caught:
+        METHODS.find("ownrep")
     assert "idiolect_outside.fedrep:FedRep or other_package:FedRep" in str(caught.value)
 
 

@@ -42,9 +42,9 @@ def test_silos_that_allow_it_compute_what_one_process_computes(outside: Path, tm
 
 def test_the_name_of_an_entry_point_and_its_import_path_are_one(outside: Path, tmp_path: Path) -> None:
     """The coordinator says one, the silos allowed the other."""
-    by_name = settings() | {"method": {"name": "FedRep"}, "codec": {"up": "fixed-point"}}
+    by_name = settings() | {"method": {"name": "OwnRep"}, "codec": {"up": "fixed-point"}}
     served = ServedRun.create(tmp_path / "run", deployed(by_name, tmp_path))
-    assert served.name.startswith("fedrep-")
+    assert served.name.startswith("ownrep-")
     coordinate(served, Direct(silos_in(tmp_path / "silos", limits=replace(LENIENT, **ALLOWED))))
     assert served.folder.finished
 
@@ -95,7 +95,7 @@ def test_methods_of_the_package_are_limited_by_themselves(outside: Path) -> None
         "evaluation": {"metrics": []},
         "rounds": 1,
     }
-    for name in ("apfl", FEDREP, "fed-rep"):
+    for name in ("apfl", FEDREP, "own-rep"):
         limits.admit({"method": {"name": name}, **common})
     with pytest.raises(UserError, match="method=fedavg is not admitted here; admitted are apfl"):
         limits.admit({"method": {"name": "fedavg"}, **common})

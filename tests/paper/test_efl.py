@@ -506,6 +506,7 @@ def at_client(kind_of_task: Task, x: torch.Tensor, y: torch.Tensor, module: torc
         client_id=torch.tensor(0),
         size=torch.tensor(len(x) - 1),
         steps=torch.tensor(1),
+        full_steps=torch.tensor(1),
         key=torch.tensor(99),
         clock=Clock(0, 0, 1),
         rows=Batch(x, y, weights),

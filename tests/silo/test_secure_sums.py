@@ -41,8 +41,9 @@ def assert_near(ours: Any, theirs: Any, apart: float = 1e-8) -> None:
 
 # Those of the catalogue whose servers need sums only; whatever comes to it must be named here or be refused.
 SUMMED = {
-    "additive", "apfl", "ditto", "fedavg", "federated-dropout", "fedprox", "fedrolex", "heterofl", "local",
-    "local-sgd", "minibatch-sgd", "per-fedavg", "pfedme", "scaffold", "vrl-sgd",
+    "additive", "apfl", "ditto", "fedadagrad", "fedadam", "fedavg", "fedavgm", "fedbabu", "fedbn",
+    "federated-dropout", "fedper", "fedprox", "fedrep", "fedrod", "fedrolex", "fedyogi", "heterofl",
+    "lg-fedavg", "local", "local-sgd", "minibatch-sgd", "per-fedavg", "pfedme", "scaffold", "silobn", "vrl-sgd",
 }  # fmt: skip
 
 

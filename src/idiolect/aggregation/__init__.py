@@ -1,1 +1,1 @@
-"""What a server makes of uploads that it does not trust."""
+"""What a server makes of uploads: sums that it can trust, and steps beyond an average."""

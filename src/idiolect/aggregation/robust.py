@@ -13,13 +13,11 @@ import torch
 from torch import Tensor
 
 from idiolect.aggregation.rules import RobustRule
+from idiolect.aggregation.server_side import ServerSide, ServerSideExchange
 from idiolect.core import tree
-from idiolect.core.around import ExchangeAround, MethodAround
 from idiolect.core.cohort import Cohort, Population
-from idiolect.core.exchange import ClientState, Exchange, Info, Message, ServerState, Site, Work
+from idiolect.core.exchange import Exchange, Info, Message, ServerState
 from idiolect.core.method import Method
-from idiolect.core.observed import StepAverage
-from idiolect.core.transport import OwnCodec, Transport
 from idiolect.core.tree import Params, Tree
 from idiolect.errors import UserError
 
@@ -30,14 +28,8 @@ class Server(NamedTuple):
     inner: ServerState
 
 
-class Client(NamedTuple):
-    """The method's client."""
-
-    inner: ClientState
-
-
 @dataclass(frozen=True)
-class Robust(MethodAround):
+class Robust(ServerSide):
     """A method whose uploads are combined by a rule."""
 
     method: Method
@@ -53,54 +45,17 @@ class Robust(MethodAround):
             )
         return Server(inner)
 
-    def client_init(self, server: Server, client_id: Tensor) -> Client:
-        """The method's own."""
-        return Client(self.method.client_init(server.inner, client_id))
-
     def around(self, exchange: Exchange) -> "RobustExchange":
         """The exchange, whose server does not trust uploads."""
         return RobustExchange(exchange, self.rule)
 
-    def own_codec(self) -> OwnCodec | None:
-        """The method's."""
-        return self.method.own_codec()
-
-    def step_average(self) -> StepAverage | None:
-        """The method's, whose clients are inside of these."""
-        average = self.method.step_average()
-        return average and average.inside(lambda client: client.inner)
-
-    def transport(self, exchange: Exchange) -> Transport:
-        """Messages as they are."""
-        return Transport(exchange)
-
 
 @dataclass(frozen=True)
-class RobustExchange(ExchangeAround):
+class RobustExchange(ServerSideExchange):
     """An exchange whose uploads are combined by a rule."""
 
     inner: Exchange
     rule: RobustRule
-
-    @property
-    def relative_to(self) -> dict[str, str]:  # type: ignore[override]
-        """Those of the exchange."""
-        return dict(self.inner.relative_to)
-
-    @property
-    def changes_of(self) -> dict[str, str]:  # type: ignore[override]
-        """Those of the exchange."""
-        return dict(self.inner.changes_of)
-
-    @property
-    def common_fields(self) -> frozenset[str]:  # type: ignore[override]
-        """Those of the exchange."""
-        return self.inner.common_fields
-
-    def finish(self, work: Work, client: Client, down: Message, site: Site) -> tuple[Client, Message]:
-        """As the exchange says."""
-        inner, upload = self.inner.finish(work, client.inner, down, site)
-        return Client(inner), upload
 
     def weights(self, server: Server, cohort: Cohort) -> None:
         """The server needs each upload."""

@@ -33,6 +33,9 @@ def data(
 
     The data of a run: idiolect data run.yaml
     """
+    from idiolect.core import tree
+    from idiolect.core.inputs import row_shapes
+
     options = _options(settings)
     name = options.pop("name")
     federation = idiolect.load(name, **{"data_dir": data_dir, **options})
@@ -44,13 +47,14 @@ def data(
             "name": name,
             "task": federation.task.kind,
             "outputs": federation.task.outputs,
-            "inputs": list(federation.inputs.shape[1:]),
+            "inputs": row_shapes(federation.inputs),
             "notes": list(federation.notes),
         }
         print_json({**content, "clients": table.reset_index().to_dict(orient="records")})
         return
-    shape = " x ".join(map(str, federation.inputs.shape[1:]))
-    title = f"{name}: {len(federation)} clients, {federation.task.kind}, inputs {shape}"
+    shapes = tree.to_named(federation.inputs).items()
+    shown = ", ".join(f"{label} {' x '.join(map(str, leaf.shape[1:]))}".strip() for label, leaf in shapes)
+    title = f"{name}: {len(federation)} clients, {federation.task.kind}, inputs {shown}"
     table = _fitted(table)
     rows = [[str(client), *(f"{value:.6g}" for value in row)] for client, row in table.iterrows()]
     print_table(title, ["client", *map(str, table.columns)], rows)

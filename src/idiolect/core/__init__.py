@@ -21,7 +21,8 @@ from idiolect.core.exchange import (
 from idiolect.core.hyper import STRICT, hyper
 from idiolect.core.messages import LocalModel, Nothing, SharedModel
 from idiolect.core.method import Method, PredictorKind, Predictors
-from idiolect.core.newcomer import FineTuning, Newcomer, TrainedNewcomer
+from idiolect.core.neighbours import Neighbours, Store
+from idiolect.core.newcomer import AdaptedNewcomer, FineTuning, Newcomer, TrainedNewcomer
 from idiolect.core.objective import Batch, Mixture, Objective, Pass, Predictor
 from idiolect.core.observed import StepAverage
 from idiolect.core.optimizer import Optimizer
@@ -35,6 +36,7 @@ from idiolect.core.tree import Params
 
 __all__ = [
     "STRICT",
+    "AdaptedNewcomer",
     "Batch",
     "Batches",
     "ClientState",
@@ -50,6 +52,7 @@ __all__ = [
     "Message",
     "Method",
     "Mixture",
+    "Neighbours",
     "Newcomer",
     "Nothing",
     "Objective",
@@ -71,6 +74,7 @@ __all__ = [
     "SharedModel",
     "Site",
     "StepAverage",
+    "Store",
     "Task",
     "TrainedNewcomer",
     "Transport",

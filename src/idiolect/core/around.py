@@ -4,8 +4,8 @@ The states of what stands around hold those of the method as `inner`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from idiolect.core.cohort import Cohort
 from idiolect.core.exchange import ClientState, Exchange, Message, ServerState, Site, Work
 from idiolect.core.method import Method, PredictorKind, Predictors
 from idiolect.core.objective import Batch
+from idiolect.core.transport import Bits, Journals, Transport, plain_bits
 from idiolect.core.tree import Params
 
 
@@ -48,6 +49,11 @@ class MethodOfAnother(Method, ABC):
         return self.method.adapts
 
     @property
+    def sees_validation_rows(self) -> bool:  # type: ignore[override]
+        """Whether the method does."""
+        return self.method.sees_validation_rows
+
+    @property
     def personal_brief(self) -> bool:  # type: ignore[override]
         """Whether the method's is."""
         return self.method.personal_brief
@@ -59,6 +65,11 @@ class MethodAround(MethodOfAnother, ABC):
     @abstractmethod
     def around(self, exchange: Exchange) -> "ExchangeAround":
         """One of the method's exchanges, with the same around it."""
+
+    @property
+    def passes(self) -> Mapping[PredictorKind, int]:  # type: ignore[override]
+        """Those of the method."""
+        return self.method.passes
 
     def exchanges(self, server: ServerState) -> tuple["ExchangeAround", ...]:
         """Those of the method, each with the same around it."""
@@ -115,6 +126,11 @@ class ExchangeAround(Exchange, ABC):
         return self.inner.sees_all_rows
 
     @property
+    def sees_validation_rows(self) -> bool:  # type: ignore[override]
+        """Whether the exchange does."""
+        return self.inner.sees_validation_rows
+
+    @property
     def personal_down(self) -> bool:  # type: ignore[override]
         """Whether the exchange's is."""
         return self.inner.personal_down
@@ -140,6 +156,44 @@ class ExchangeAround(Exchange, ABC):
     def weights(self, server: ServerState, cohort: Cohort) -> Tensor | None:
         """As the exchange says."""
         return self.inner.weights(server.inner, cohort)
+
+
+@dataclass(frozen=True)
+class TransportAround(Transport):
+    """The messages of an exchange, `inner` in those around them, as they travel anyway; the rest as it is."""
+
+    exchange: ExchangeAround
+    inner: Transport
+
+    def journals(self, server: ServerState, before: Journals) -> Journals:
+        """Those of the exchange's own messages."""
+        return self.inner.journals(server.inner, before)
+
+    def send_down(self, server: ServerState, down: Message, client_id: Tensor, journals: Journals) -> Message:
+        """The exchange's own message as it travels."""
+        return down._replace(inner=self.inner.send_down(server.inner, down.inner, client_id, journals))
+
+    def receive_down(self, sent: Message, client: ClientState) -> Message:
+        """The inverse of `send_down`."""
+        return sent._replace(inner=self.inner.receive_down(sent.inner, client.inner))
+
+    def send_up(self, upload: Message) -> Message:
+        """The exchange's own upload as it travels."""
+        return upload._replace(inner=self.inner.send_up(upload.inner))
+
+    def receive_up(self, sent: Message, like: Message) -> Message:
+        """The inverse of `send_up`."""
+        return sent._replace(inner=self.inner.receive_up(sent.inner, like.inner))
+
+    def down_bits(self, server: ServerState, down: Message, ids: Tensor) -> Bits:
+        """The exchange's own message, and the rest."""
+        rest = plain_bits(down._replace(inner=()), len(ids), stacked=self.exchange.personal_down)
+        return rest | self.inner.down_bits(server.inner, down.inner, ids)
+
+    def up_bits(self, uploads: Message, ids: Tensor) -> Bits:
+        """The exchange's own upload, and the rest."""
+        rest = plain_bits(uploads._replace(inner=()), len(ids), stacked=True)
+        return rest | self.inner.up_bits(uploads.inner, ids)
 
 
 def innermost(exchange: Exchange) -> Exchange:

@@ -12,9 +12,16 @@ from torch.utils import _pytree as pytree
 T = TypeVar("T")
 
 
+def is_transformed() -> bool:
+    """Whether values are not at hand: inside vmap, another gradient, or a recording."""
+    return peek_interpreter_stack() is not None
+
+
 def gradient(function: Callable[[T], Tensor], at: T) -> T:
     """The gradient of a scalar function of a tree, as a tree of the same structure."""
-    if peek_interpreter_stack() is not None:  # inside vmap, another gradient, or a recording
+    if not pytree.tree_leaves(at):  # a part of a model may be empty
+        return at
+    if is_transformed():
         return grad(function)(at)
     # Elsewhere plain autograd takes the same derivatives, in half the time where operations are small.
     leaves, structure = pytree.tree_flatten(at)

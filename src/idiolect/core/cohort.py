@@ -48,14 +48,18 @@ class Cohort:
         The fraction is spread evenly over {0, .., local_steps}, so that a uniform fraction gives a
         uniform number of steps and 1 gives all of them.
         """
+        return torch.minimum(self.full_steps, (self.work * (self.full_steps + 1)).long())
+
+    @property
+    def full_steps(self) -> Tensor:
+        """Local steps that each would complete if it did all of its work, int64[m]."""
         assert self.local_steps is not None, "set by the engine for each exchange"
-        return torch.minimum(self.local_steps, (self.work * (self.local_steps + 1)).long())
+        return self.local_steps
 
     @property
     def complete(self) -> Tensor:
         """Who completes all of its local steps, bool[m]."""
-        assert self.local_steps is not None, "set by the engine for each exchange"
-        return self.steps == self.local_steps
+        return self.steps == self.full_steps
 
     def select(self, chosen: Tensor) -> "Cohort":
         """The part of the cohort that a mask or an index names."""

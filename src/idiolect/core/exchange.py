@@ -45,9 +45,11 @@ class Site:
     client_id: Tensor  # which of the population it is
     size: Tensor  # its training rows
     steps: Tensor  # local steps that it will complete in this exchange
+    full_steps: Tensor  # local steps that it would take if it completed all of its work
     key: Tensor  # randomness of its own: a key of (seed, client, round)
     clock: Clock
     rows: Batch | None = None  # all training rows, for exchanges that say `sees_all_rows`
+    validation: Batch | None = None  # all validation rows, for those that say `sees_validation_rows`
 
     def rate(self, schedule: Schedule) -> Tensor | float:
         """A schedule's value now: computed in float64, given in the run's type, as states are."""
@@ -60,6 +62,12 @@ class Site:
         assert self.rows is not None, "the exchange must declare sees_all_rows = True"
         return self.rows
 
+    @property
+    def validation_rows(self) -> Batch:
+        """All validation rows of the client, as one batch; a client without any has rows of weight zero."""
+        assert self.validation is not None, "the exchange or method must declare sees_validation_rows = True"
+        return self.validation
+
 
 class Exchange(ABC):
     """One conversation: the server asks some clients, each works locally, the server absorbs replies.
@@ -70,6 +78,7 @@ class Exchange(ABC):
     local_steps: LocalWork | Literal[0] = 0  # 0: no training, only begin and finish
     batches_per_step: ClassVar[int] = 1
     sees_all_rows: ClassVar[bool] = False  # whether begin and finish need the whole training set
+    sees_validation_rows: ClassVar[bool] = False  # whether they need the validation rows
     personal_down: ClassVar[bool] = False  # whether each client gets a message of its own
     common_fields: ClassVar[frozenset[str]] = frozenset()  # of such messages: the same for all nevertheless
     # Fields of the upload that are a changed copy of a field of the downlink: {"w": "w"}.
@@ -78,6 +87,9 @@ class Exchange(ABC):
     # Fields of the upload that are such a difference already: {"delta": "w"}. Codecs send them as they are;
     # the server's field of that name moves with them: from w + c, `absorb` leads c further than from w.
     changes_of: ClassVar[Mapping[str, str]] = {}
+    # Fields of the downlink whose value clients compute with as what `absorb` made of their uploads: an outer
+    # step must not move them.
+    relied_on: ClassVar[frozenset[str]] = frozenset()
 
     def ask(self, server: ServerState, cohort: Cohort, key: Tensor) -> Cohort:
         """Whom this exchange asks, from those whom the round's plan asks."""

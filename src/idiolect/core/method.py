@@ -14,7 +14,7 @@ machines, and what that costs, is no concern of a method (`idiolect.core.transpo
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
@@ -45,8 +45,14 @@ class Method(ABC):
     stateful: ClassVar[bool] = False  # whether a client must remember something from round to round
     gradients_per_step: ClassVar[int] = 1  # that a client takes with the default hyper-parameters
     adapts: ClassVar[bool] = False  # whether a client trains on the server's latest model to predict with it
+    sees_validation_rows: ClassVar[bool] = False  # whether `adapt` needs the client's validation rows
     personal_brief: ClassVar[bool] = False  # whether each client gets a brief of its own
+    # Which of a step's training passes is at the model of a kind, whose normalisation layers then have the
+    # statistics of that pass: {"personal": 1}; -1 is the last. Kinds that are not named: the first.
+    passes: ClassVar[Mapping[PredictorKind, int]] = {}
+    has_global_model: ClassVar[bool] = True  # whether the model of the kind global is the same for all
     part_choices: ClassVar[tuple[str, ...]] = ()  # hyper-parameters that choose a part of the model
+    needs_classes: ClassVar[bool] = False  # whether it is for classification alone
 
     def for_model(self, module: nn.Module) -> Self:
         """The method with names in place of rules, such as "head", where it chooses parts of a model."""

@@ -46,7 +46,18 @@ class Newcomer(MethodOfAnother, ABC):
         return self.method.predictors(client, brief)
 
 
-class TrainedNewcomer(Newcomer, Exchange, ABC):
+@dataclass(frozen=True, config=STRICT)
+class AdaptedNewcomer(Newcomer):
+    """Newcomers of a method that adapts, which is all that they need: there is no exchange with them."""
+
+    method: Method
+
+    def exchanges(self, server: ServerState) -> tuple[()]:
+        """None."""
+        return ()
+
+
+class TrainedNewcomer(Newcomer, Exchange, ABC):  # type: ignore[override]
     """Newcomers that train on their own rows; here from their first state, with the message of a round."""
 
     def down(self, server: ServerState, ids: Tensor) -> Message:

@@ -1,7 +1,8 @@
 """What a client minimises: a model, a task and an l2 term, as pure functions of parameters and a batch."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+import copy
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -9,18 +10,34 @@ from torch.func import functional_call
 
 from idiolect.core import rng, tree
 from idiolect.core.autodiff import gradient
+from idiolect.core.fixed import fixed_params, trained_params
+from idiolect.core.inputs import Inputs, as_arguments
+from idiolect.core.modules import (
+    Modes,
+    last_module,
+    names_of_tied_parameters,
+    refuse_unsupported_layers,
+    tensors_of,
+)
+from idiolect.core.neighbours import Neighbours, answer
+from idiolect.core.normalisation import Moments, Statistics, names_of, norm_layers, split_off, statistics_of
 from idiolect.core.parts import require_names
 from idiolect.core.task import Task
+from idiolect.core.training_mode import FrozenBy, TrainingMode, found_row_axes
 from idiolect.core.tree import Params
 from idiolect.errors import UserError
 
 
 class Batch(NamedTuple):
-    """Rows of one client. The weights sum to one; rows that only pad have weight zero."""
+    """Rows of one client. The weights sum to one; rows that only pad have weight zero.
 
-    inputs: Tensor
+    The key is that of the noise which a model draws in training, if it draws any.
+    """
+
+    inputs: Inputs
     targets: Tensor
     weights: Tensor
+    key: Tensor | tuple[()] = ()
 
 
 class Mixture(NamedTuple):
@@ -30,7 +47,7 @@ class Mixture(NamedTuple):
     weights: tuple[Tensor, ...]
 
 
-Predictor = Params | Mixture
+Predictor = Params | Mixture | Neighbours
 
 
 class Pass(NamedTuple):
@@ -42,12 +59,17 @@ class Pass(NamedTuple):
 
 PassLoss = Callable[[Pass, Batch], Tensor]  # a loss of a method's own
 
-_DROPOUT = nn.modules.dropout._DropoutNd
+Heard = list[list[Moments]]  # what normalisation layers saw, in one training pass after the other
 
 
 class Objective:
     """f(w) = sum over rows of weight * loss(model(w, x), y) + (weight_decay / 2) * |w|^2.
 
+    Gradients, and whatever else trains a model, are taken of passes in training: normalisation layers take
+    the statistics of the rows that count, and dropout draws noise. Everything else is said in evaluation:
+    with the statistics that a model has kept, which are part of a predictor, or else are `statistics`.
+
+    w are the parameters that are trained; those that the module holds fixed are what they are in it.
     `clip`: the largest norm of a gradient, which is shortened to it; None: gradients are what they are.
     """
 
@@ -59,9 +81,48 @@ class Objective:
         self.task = task
         self.weight_decay = weight_decay
         self.clip = clip
-        self._names = dict.fromkeys(name for name, _ in module.named_parameters())
-        self._head = last_module(module)
-        self._further_names = _names_of_tied_parameters(module)
+        self.norms = norm_layers(module)
+        self.statistics = statistics_of(module, self.norms)
+        self.draws_noise = True  # until a pass has shown that it does not
+        self._row_axes: tuple[int | None, ...] | None = None
+        self._heard: Heard | None = None
+        self._by_pass: Mapping[int, Statistics] = {}
+        self._frozen_by: FrozenBy = "batch"
+        self._modes = Modes(module)
+        self._names = dict.fromkeys(trained_params(module))
+        self._further_names = {
+            other: name for other, name in names_of_tied_parameters(module).items() if name in self._names
+        }
+
+    def hearing(
+        self,
+        statistics: Statistics,
+        heard: Heard | None = None,
+        by_pass: Mapping[int, Statistics] | None = None,
+        frozen_by: FrozenBy = "batch",
+    ) -> Self:
+        """The same with other statistics; what layers see in its training passes is put on a list.
+
+        by_pass: those of single passes by their number, where these have others
+        frozen_by: what fixed layers normalise with: the batch, or, where training is over, what was kept
+        """
+        other = copy.copy(self)
+        other.statistics, other._heard, other._by_pass = statistics, heard, by_pass or {}
+        other._frozen_by = frozen_by
+        return other
+
+    def rehearse(self, batch: Batch) -> TrainingMode:
+        """A pass in training of the module with its own parameters: what was seen in it."""
+        mode = self._training_mode(batch, None, self.statistics)
+        with torch.no_grad(), self._modes.training(), mode:
+            self._outputs(trained_params(self.module), batch.inputs, mode.buffers)
+        return mode
+
+    def examine(self, two: Batch, three: Batch) -> None:
+        """See by passes of two and of three rows whether the model draws noise, and where its rows are."""
+        one, other = self.rehearse(two), self.rehearse(three)
+        self.draws_noise = one.draws > 0
+        self._row_axes = found_row_axes(one.shapes, other.shapes)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -69,29 +130,38 @@ class Objective:
         return next(self.module.parameters()).dtype
 
     def initial_params(self) -> Params:
-        """The module's own parameters, detached."""
-        return {name: p.detach().clone() for name, p in self.module.named_parameters()}
+        """The module's own parameters that are trained, detached."""
+        return {name: p.detach().clone() for name, p in trained_params(self.module).items()}
 
-    def predict(self, predictor: Predictor, inputs: Tensor) -> Tensor:
-        """The model's outputs for some rows; a predictor without all of the model's parameters is refused."""
+    def fixed_params(self) -> Params:
+        """The module's own parameters that are not."""
+        return fixed_params(self.module)
+
+    def initial_model(self) -> Params:
+        """The same, and the statistics of its normalisation layers."""
+        return {**self.initial_params(), **self.statistics}
+
+    def predict(self, predictor: Predictor, inputs: Inputs) -> Tensor:
+        """The model's outputs for some rows; a predictor without all that is trained is refused."""
         if isinstance(predictor, Mixture):
-            outputs = [
-                weight * self.predict(member, inputs)
-                for member, weight in zip(predictor.members, predictor.weights, strict=True)
-            ]
-            return torch.stack(outputs).sum(0)
-        # For a parameter that is missing torch would take the module's own value.
-        if predictor.keys() != self._names.keys():
-            require_names(predictor, self._names, f"a predictor of the model {type(self.module).__name__}")
-        tied = {other: predictor[name] for other, name in self._further_names.items()}
-        return torch.as_tensor(
-            functional_call(self.module, {**predictor, **tied}, (inputs,), tie_weights=False)
-        )
+            return mixed(predictor, lambda member: self.predict(member, inputs))
+        if isinstance(predictor, Neighbours):
+            return answer(predictor.store, self.task, *self.evaluation_pass(predictor.params, inputs))
+        params, own = split_off(predictor, self.norms) if self.norms else (predictor, {})
+        with self._modes.evaluation():
+            return self._outputs(params, inputs, own or self.statistics)
 
     def data_loss(self, predictor: Predictor, batch: Batch) -> Tensor:
         """The weighted loss of the rows, without the l2 term."""
-        row_losses = self.task.row_losses(self.predict(predictor, batch.inputs), batch.targets)
-        return (row_losses * batch.weights).sum()
+        return self._weighted_loss(self.predict(predictor, batch.inputs), batch)
+
+    def training_loss(self, predictor: Params | Mixture, batch: Batch, fixed: Params | None = None) -> Tensor:
+        """The same in training, for gradients; of the normalisation layers in `fixed` nothing is noted."""
+        if isinstance(predictor, Mixture):
+            outputs = mixed(predictor, lambda member: self._trained(member, batch, fixed))
+        else:
+            outputs = self._trained(predictor, batch, fixed)
+        return self._weighted_loss(outputs, batch)
 
     def penalty(self, params: Params) -> Tensor | float:
         """The l2 term."""
@@ -101,13 +171,23 @@ class Objective:
         """f(params; batch)."""
         return self.data_loss(params, batch) + self.penalty(params)
 
-    def features(self, params: Params, inputs: Tensor) -> Tensor:
+    def features(self, params: Params, inputs: Inputs) -> Tensor:
         """What enters the head, the last module that owns parameters: [rows, ...]."""
-        return self._look(params, inputs).features
+        return self.evaluation_pass(params, inputs).features
 
-    def training_pass(self, params: Params, batch: Batch) -> Pass:
-        """The forward pass of a gradient, for methods with a loss of their own."""
-        return self._look(params, batch.inputs)
+    def evaluation_pass(self, params: Params, inputs: Inputs) -> Pass:
+        """The features and outputs of some rows."""
+        return with_features(self.module, lambda: self.predict(params, inputs))
+
+    def training_pass(self, params: Params, batch: Batch, fixed: Params | None = None) -> Pass:
+        """The forward pass of a gradient, for methods with a loss of their own; `fixed` as there."""
+        return with_features(self.module, lambda: self._trained(params, batch, fixed))
+
+    def apart(self, params: Params, batch: Batch) -> Tensor:
+        """The outputs in training but for batch normalisation, the one thing that may mix rows."""
+        mode = self._training_mode(batch, None, self.statistics, mixes_rows=False)
+        with self._modes.training(), mode:
+            return self._outputs(params, batch.inputs, mode.buffers)
 
     def data_gradient(
         self, params: Params, batch: Batch, *, fixed: Params | None = None, loss: PassLoss | None = None
@@ -116,11 +196,9 @@ class Objective:
 
         def value(at: Params) -> Tensor:
             whole = at if fixed is None else {**at, **fixed}
-            return (
-                self.data_loss(whole, batch)
-                if loss is None
-                else loss(self.training_pass(whole, batch), batch)
-            )
+            if loss is None:
+                return self.training_loss(whole, batch, fixed)
+            return loss(self.training_pass(whole, batch, fixed), batch)
 
         return gradient(value, params)
 
@@ -129,7 +207,8 @@ class Objective:
     ) -> Params:
         """The gradient of f in its parameters, at most as long as `clip`.
 
-        fixed: the model's other parameters, if `params` are a part of it; the l2 term is of that part alone.
+        fixed: the model's other parameters, if `params` are a part of it; the l2 term is of that part alone,
+            and normalisation layers that are fixed keep their statistics.
         loss: in place of the task's, of what the forward pass gives.
         """
         slopes = self.data_gradient(params, batch, fixed=fixed, loss=loss)
@@ -138,30 +217,76 @@ class Objective:
             slopes = tree.map_tree(lambda g, w: g + self.weight_decay * w, slopes, params)
         return slopes if self.clip is None else _shortened(slopes, self.clip)
 
-    def _look(self, params: Params, inputs: Tensor) -> Pass:
-        """The outputs, and what the head was given on the way."""
-        seen: list[Tensor] = []
-        hook = self.module.get_submodule(self._head).register_forward_pre_hook(
-            lambda _, given: seen.append(given[0])
+    def _outputs(self, params: Params, inputs: Inputs, statistics: Statistics) -> Tensor:
+        """The model's outputs in the mode in which it is."""
+        # For a parameter that is missing torch would take the module's own value.
+        if params.keys() != self._names.keys():
+            require_names(params, self._names, f"a predictor of the model {type(self.module).__name__}")
+        tied = {other: params[name] for other, name in self._further_names.items()}
+        state = {**params, **tied, **statistics}
+        arguments, keywords = as_arguments(inputs)
+        return torch.as_tensor(functional_call(self.module, state, arguments, keywords, tie_weights=False))
+
+    def _trained(self, params: Params, batch: Batch, fixed: Params | None) -> Tensor:
+        """The outputs in training."""
+        if self._row_axes == ():  # nothing was seen to normalise or to draw noise
+            with self._modes.training():
+                return self._outputs(params, batch.inputs, self.statistics)
+        number = 0 if self._heard is None else len(self._heard)
+        statistics = self._by_pass.get(number, self.statistics)
+        mode = self._training_mode(batch, fixed, statistics)
+        with self._modes.training(), mode:
+            outputs = self._outputs(params, batch.inputs, mode.buffers)
+        if self._heard is not None:
+            self._heard.append(mode.seen)
+        return outputs
+
+    def _training_mode(
+        self, batch: Batch, fixed: Params | None, statistics: Statistics, *, mixes_rows: bool = True
+    ) -> TrainingMode:
+        return TrainingMode(
+            self.norms,
+            statistics,
+            batch.weights,
+            batch.key,
+            frozen=names_of(self.norms, fixed or {}),
+            frozen_by=self._frozen_by,
+            row_axes=self._row_axes,
+            mixes_rows=mixes_rows,
         )
-        try:
-            outputs = self.predict(params, inputs)
-        finally:
-            hook.remove()
-        if len(seen) != 1:
-            raise UserError(
-                f"the model's last layer {self._head!r} is used {len(seen)} times in a forward pass, so what "
-                "enters it is no row's features; a method that needs them takes models that end in one layer"
-            )
-        return Pass(seen[0], outputs)
+
+    def _weighted_loss(self, outputs: Tensor, batch: Batch) -> Tensor:
+        return (self.task.row_losses(outputs, batch.targets) * batch.weights).sum()
 
 
-def last_module(module: nn.Module) -> str:
-    """The name of the head: of the last module that owns parameters, also if it shares them with others."""
-    owners = [name.rpartition(".")[0] for name, _ in module.named_parameters(remove_duplicate=False)]
-    if not owners:
-        raise UserError(f"the model {type(module).__name__} has no parameters, so nothing can be trained")
-    return owners[-1]
+def with_features(module: nn.Module, outputs: Callable[[], Tensor]) -> Pass:
+    """Some outputs of a module, and what its head was given on the way."""
+    seen: list[Tensor] = []
+    head = last_module(module)
+    hook = module.get_submodule(head).register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    try:
+        found = outputs()
+    finally:
+        hook.remove()
+    if len(seen) != 1:
+        raise UserError(
+            f"the model's last layer {head!r} is used {len(seen)} times in a forward pass, so what "
+            "enters it is no row's features; a method that needs them takes models that end in one layer"
+        )
+    return Pass(seen[0], found)
+
+
+def members_of(predictor: Predictor) -> tuple[Params, ...]:
+    """The models that a predictor consists of."""
+    if isinstance(predictor, Mixture):
+        return predictor.members
+    return (predictor.params,) if isinstance(predictor, Neighbours) else (predictor,)
+
+
+def mixed(mixture: Mixture, outputs: Callable[[Params], Tensor]) -> Tensor:
+    """The weighted sum of the outputs of a mixture's members."""
+    members = zip(mixture.members, mixture.weights, strict=True)
+    return torch.stack([weight * outputs(member) for member, weight in members]).sum(0)
 
 
 def _shortened(slopes: Params, longest: float) -> Params:
@@ -169,25 +294,6 @@ def _shortened(slopes: Params, longest: float) -> Params:
     # Clamped before the root, whose derivative at zero is infinite.
     squares = tree.squared_norm(slopes).clamp_min(longest**2)
     return tree.scale(slopes, longest * squares.rsqrt())
-
-
-def _names_of_tied_parameters(module: nn.Module) -> dict[str, str]:
-    """Further names of parameters that several layers share -> the name that they are known by.
-
-    A layer that is at two places has its parameters under two names, but holds them once: whoever puts others
-    in twice, as `functional_call` does by default, takes the first of these for the layer's own.
-    """
-    known: dict[nn.Parameter, str] = {}
-    places: set[tuple[nn.Module, str]] = set()
-    further = {}
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        path, _, attribute = name.rpartition(".")
-        place = module.get_submodule(path), attribute
-        if place not in places and parameter in known:
-            further[name] = known[parameter]
-        places.add(place)
-        known.setdefault(parameter, name)
-    return further
 
 
 def seeded_module(
@@ -201,7 +307,7 @@ def seeded_module(
 
 def in_precision(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     """The module itself, its numbers in some precision; refuse what has no such numbers."""
-    for name, tensor in _tensors_of(module).items():
+    for name, tensor in tensors_of(module).items():
         if nn.parameter.is_lazy(tensor):
             raise UserError(
                 f"the model's {name!r} has no shape yet; say how many features its layer takes, "
@@ -213,84 +319,3 @@ def in_precision(module: nn.Module, dtype: torch.dtype) -> nn.Module:
                 "keep real and imaginary part, and use torch.complex in the forward pass"
             )
     return module.to(dtype)
-
-
-def refuse_unsupported_layers(module: nn.Module) -> None:
-    """Refuse, by name, layers that would be silently wrong in a federation."""
-    for name, layer in module.named_modules():
-        kind = type(layer).__name__
-        if isinstance(layer, torch.jit.ScriptModule):
-            raise UserError(
-                f"layer '{name}' is compiled by torch.jit, and no client's parameters can be put into it; "
-                "use the module that it was made from"
-            )
-        tracks = isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm) or tracks:
-            raise UserError(
-                f"layer '{name}' is a {kind}, whose statistics mix rows (padding too) or are not parameters; "
-                "use GroupNorm or LayerNorm instead"
-            )
-        if isinstance(layer, _DROPOUT) and layer.p > 0:
-            raise UserError(
-                f"layer '{name}' is a {kind} with p={layer.p}, whose noise no seed of a run controls; "
-                "set p=0 or use weight_decay instead"
-            )
-
-
-def refuse_unfit_model(objective: Objective, rows: Batch) -> None:
-    """Refuse, in a sentence, a model that cannot take some rows, cannot be trained, or has side effects."""
-    kind = type(objective.module).__name__
-    try:
-        _refuse_side_effects(objective.module, rows.inputs)
-        objective.gradient(objective.initial_params(), rows)
-    except UserError:
-        raise
-    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
-        shapes = f"inputs {tuple(rows.inputs.shape)} and targets {tuple(rows.targets.shape)}"
-        reason = str(error).strip().split("\n")[0]
-        raise UserError(f"the model {kind} cannot be trained on {shapes}: {reason}") from error
-
-
-def _refuse_side_effects(module: nn.Module, inputs: Tensor) -> None:
-    """Refuse a model whose forward pass on some rows draws noise, or changes these rows or itself.
-
-    Two models that see one batch would see different rows, and what a client computes would depend on who
-    was computed before it.
-    """
-    kind = type(module).__name__
-    own = _tensors_of(module)
-    kept = {name: value.detach().clone() for name, value in own.items()}
-    # By versions, which count writes: what is written may by chance be what was there.
-    versions = {name: value._version for name, value in own.items()}
-    rows = inputs.clone()
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        noise = torch.get_rng_state()
-        module(rows)
-        draws_noise = not torch.equal(noise, torch.get_rng_state())
-        changed = [
-            name
-            for name, value in _tensors_of(module).items()
-            if value is not own.get(name) or value._version != versions[name]
-        ]
-        for name in kept.keys() & set(changed):
-            _tensors_of(module)[name].copy_(kept[name])
-    if changed:
-        raise UserError(
-            f"the model {kind} changes its own {changed[0]!r} in the forward pass, which no method can carry "
-            "from client to client; use layers without running statistics, and embeddings without max_norm"
-        )
-    if draws_noise:
-        raise UserError(
-            f"the model {kind} draws noise in the forward pass, which no seed of a run controls; "
-            "set its dropout to 0, or use weight_decay instead"
-        )
-    if rows._version > 0:
-        raise UserError(
-            f"the model {kind} changes its inputs in the forward pass, so a second model would see others; "
-            "let its first operation make a new tensor (inplace=False)"
-        )
-
-
-def _tensors_of(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers, also those that are not saved."""
-    return {**dict(module.named_parameters()), **dict(module.named_buffers())}

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.around import ExchangeAround, MethodAround
+from idiolect.core.around import ExchangeAround, MethodAround, TransportAround
 from idiolect.core.averages import Average, Path
 from idiolect.core.cohort import Cohort, Population
 from idiolect.core.exchange import ClientState, Exchange, Info, Message, ServerState, Site
@@ -25,7 +25,7 @@ from idiolect.core.exchange import Work as MethodWork
 from idiolect.core.method import Method, PredictorKind
 from idiolect.core.objective import Batch, Predictor
 from idiolect.core.schedule import Clock, Number
-from idiolect.core.transport import Bits, Journals, Transport, plain_bits
+from idiolect.core.transport import Transport
 from idiolect.core.tree import Params
 
 
@@ -181,7 +181,7 @@ class Observed(MethodAround):
     def transport(self, exchange: Exchange) -> Transport:
         """The method's own, beside which the sums travel as they are."""
         assert isinstance(exchange, ObservedExchange)
-        return ObservedTransport(exchange, self.method.transport(exchange.inner))
+        return TransportAround(exchange, self.method.transport(exchange.inner))
 
 
 @dataclass(frozen=True)
@@ -245,44 +245,6 @@ class ObservedExchange(ExchangeAround):
         if isinstance(replies.path, Path):
             info = info | {"consensus_error": replies.path.spread()}
         return Server(inner, average), info
-
-
-@dataclass(frozen=True)
-class ObservedTransport(Transport):
-    """The messages of the exchange as they travel anyway; sums and paths as they are."""
-
-    exchange: ObservedExchange
-    inner: Transport
-
-    def journals(self, server: Server, before: Journals) -> Journals:
-        """Those of the exchange's own messages."""
-        return self.inner.journals(server.inner, before)
-
-    def send_down(self, server: Server, down: Down, client_id: Tensor, journals: Journals) -> Down:
-        """The exchange's own message as it travels."""
-        return down._replace(inner=self.inner.send_down(server.inner, down.inner, client_id, journals))
-
-    def receive_down(self, sent: Down, client: Client) -> Down:
-        """The inverse of `send_down`."""
-        return sent._replace(inner=self.inner.receive_down(sent.inner, client.inner))
-
-    def send_up(self, upload: Up) -> Up:
-        """The exchange's own upload as it travels."""
-        return upload._replace(inner=self.inner.send_up(upload.inner))
-
-    def receive_up(self, sent: Up, like: Up) -> Up:
-        """The inverse of `send_up`."""
-        return sent._replace(inner=self.inner.receive_up(sent.inner, like.inner))
-
-    def down_bits(self, server: Server, down: Down, ids: Tensor) -> Bits:
-        """The exchange's own message, and Σ_t p_t."""
-        rest = plain_bits(down._replace(inner=()), len(ids), stacked=self.exchange.personal_down)
-        return rest | self.inner.down_bits(server.inner, down.inner, ids)
-
-    def up_bits(self, uploads: Up, ids: Tensor) -> Bits:
-        """The exchange's own upload, sums and path."""
-        rest = plain_bits(uploads._replace(inner=()), len(ids), stacked=True)
-        return rest | self.inner.up_bits(uploads.inner, ids)
 
 
 def _weight(server: Server) -> Tensor | tuple[()]:

@@ -4,6 +4,7 @@ A part is chosen by patterns of names, or by a rule, which looks at the model it
 
     head    the last module that owns parameters           body    everything else
     norm    all batch normalisation, found by the type of a module and never by its name
+    adapter what was put beside layers to be trained in their place: parameters of modules named `adapter`
 
     parts = Parts.of(params, {"head": ("output.*",)}, rest="body")
     parts.split(params)              ->  {"head": {"output.weight": ..}, "body": {"hidden.0.weight": ..}}
@@ -27,7 +28,7 @@ from idiolect.core.tree import Params
 from idiolect.errors import UserError, did_you_mean
 
 Patterns = tuple[str, ...]  # "output.*", "*.bias": as in a shell, and "*" also goes over dots
-PartRule = Literal["head", "body", "norm"]
+PartRule = Literal["head", "body", "norm", "adapter"]
 _LISTED = 12  # names that an error shows
 
 
@@ -97,14 +98,16 @@ class Parts:
 
 
 def names_by_rule(rule: PartRule, module: nn.Module) -> Patterns:
-    """The names of the parameters that a rule means in a model.
+    """The names of the parameters that a rule means in a model; those that are fixed are in no part.
 
     >>> names_by_rule("head", nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 1)))
     ('2.weight', '2.bias')
     >>> names_by_rule("norm", nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 1)))
     ('1.weight', '1.bias')
     """
-    names = tuple(name for name, _ in module.named_parameters())
+    names = tuple(name for name, parameter in module.named_parameters() if parameter.requires_grad)
+    if rule == "adapter":
+        return tuple(name for name in names if "adapter" in name.split("."))
     if rule == "norm":
         norms = {
             path
@@ -112,7 +115,13 @@ def names_by_rule(rule: PartRule, module: nn.Module) -> Patterns:
             if isinstance(layer, nn.modules.batchnorm._BatchNorm)
         }
         return tuple(name for name in names if name.rpartition(".")[0] in norms)
-    head = last_layer(names)
+    last = last_layer(name for name, _ in module.named_parameters())
+    head = tuple(name for name in last if name in names)
+    if not head:
+        raise UserError(
+            f"the part {rule!r} is not possible: the head of the model, {', '.join(last)}, is fixed, so no "
+            "method trains it; choose parts by patterns of names"
+        )
     return head if rule == "head" else tuple(name for name in names if name not in head)
 
 

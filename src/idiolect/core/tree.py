@@ -146,12 +146,19 @@ def repeat(tree: T, count: int) -> T:
 
 
 def weighted_sum(stacked: T, weights: Tensor) -> T:
-    """The sum over the first axis, each entry times its weight."""
+    """The sum over the first axis, each entry times its weight; of whole numbers, counters, the largest."""
 
     def total(leaf: Tensor) -> Tensor:
+        if not leaf.is_floating_point():
+            return leaf.amax(0)
         return torch.tensordot(weights.to(leaf.dtype), leaf, dims=1)
 
     return map_tree(total, stacked)
+
+
+def add_sums(a: T, b: T) -> T:
+    """The weighted sum of all from those of two parts."""
+    return map_tree(lambda x, y: x + y if x.is_floating_point() else torch.maximum(x, y), a, b)
 
 
 def flatten(tree: Tree, like: Tree | None = None) -> Tensor:

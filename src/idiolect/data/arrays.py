@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from idiolect.core import tree
+from idiolect.core.inputs import Inputs, row_shapes
 from idiolect.core.task import Task
 from idiolect.data.class_weights import ClassWeights, with_class_weights
 from idiolect.data.federation import Federation, Rows
@@ -18,15 +20,16 @@ from idiolect.data.targets import Targets, TaskChoice, encode_targets
 from idiolect.errors import UserError
 
 Array = np.ndarray | Tensor
+Arrays = Array | Mapping[str, Array] | tuple[Array, ...]  # several inputs by name, or in order
 
 
 def from_arrays(
-    inputs: Sequence[Array],
+    inputs: Sequence[Arrays],
     targets: Sequence[Array],
     *,
     seed: int,
     names: Sequence[str] | None = None,
-    test_inputs: Sequence[Array] | None = None,
+    test_inputs: Sequence[Arrays] | None = None,
     test_targets: Sequence[Array] | None = None,
     task: TaskChoice = "auto",
     fractions: Fractions | None = None,
@@ -36,9 +39,11 @@ def from_arrays(
 ) -> Federation:
     """A federation from one array of inputs and one of targets for each client.
 
-    Inputs are [rows, ...], real, and left as they are; targets [rows] or [rows, outputs] are read as
-    `encode_targets` does. Where test arrays are given, `fractions` splits the rest and its test share
-    must be 0 (default 80 % training, 20 % validation). `class_weights`: see `with_class_weights`.
+    Inputs are [rows, ...], real, and left as they are. For a model of several inputs they are a dict or a
+    tuple of arrays for each client, in which codes stay whole numbers and masks stay masks. Targets [rows] or
+    [rows, outputs] are read as `encode_targets` does. Where test arrays are given, `fractions` splits the
+    rest and its test share must be 0 (default 80 % training, 20 % validation). `class_weights`: see
+    `with_class_weights`.
 
     >>> import numpy as np
     >>> x = [np.random.default_rng(i).normal(size=(10, 3)) for i in range(2)]
@@ -58,8 +63,9 @@ def from_arrays(
     own = _checked(inputs, targets, names)
     held = _checked(test_inputs or [], test_targets or [], names if given else [])
     everything = own + held
-    if len({x.shape[1:] for x, _ in everything}) > 1:
-        raise UserError(f"clients' inputs differ in shape: {sorted({x.shape[1:] for x, _ in everything})}")
+    kinds = {str(row_shapes(x)) for x, _ in everything}
+    if len(kinds) > 1:
+        raise UserError(f"clients' inputs differ in shape: {', '.join(sorted(kinds))}")
     encoded = _encoded([y for _, y in everything], task)
     rows = torch.split(torch.arange(len(encoded.values)), [len(y) for _, y in everything])
     split = split_clients(
@@ -76,7 +82,7 @@ def from_arrays(
         notes += one_class_notes(encoded.values, split.train, names)
     test = Rows.of_clients([rows[len(own) + i] for i in split.kept]) if given else split.test
     federation = Federation(
-        inputs=torch.cat([x for x, _ in everything]),
+        inputs=tree.concatenate([x for x, _ in everything]),
         targets=encoded.values,
         task=encoded.task,
         names=tuple(names),
@@ -94,7 +100,8 @@ def from_datasets(
 ) -> Federation:
     """A federation from one torch data set of (input, target) pairs for each client.
 
-    Every item is read once; the options are those of `from_arrays`.
+    An input may be a dict or a tuple of several. Every item is read once; the options are those of
+    `from_arrays`.
     """
     if isinstance(datasets, Mapping):
         options.setdefault("names", list(datasets))
@@ -104,32 +111,53 @@ def from_datasets(
         items = [dataset[i] for i in range(len(dataset))]  # type: ignore[arg-type]
         if not items:
             raise UserError(f"data set {client} is empty")
-        inputs.append(torch.stack([torch.as_tensor(x) for x, _ in items]))
+        inputs.append(tree.stack([tree.map_tree(torch.as_tensor, x) for x, _ in items]))
         targets.append(torch.stack([torch.as_tensor(y) for _, y in items]))
     return from_arrays(inputs, targets, seed=seed, **options)
 
 
 def _checked(
-    inputs: Sequence[Array], targets: Sequence[Array], names: Sequence[str]
-) -> list[tuple[Tensor, np.ndarray]]:
-    """Pairs of real inputs and targets, finite and of one length."""
+    inputs: Sequence[Arrays], targets: Sequence[Array], names: Sequence[str]
+) -> list[tuple[Inputs, np.ndarray]]:
+    """Pairs of inputs and targets, finite and of one length."""
     if not len(inputs) == len(targets) == len(names):
         raise UserError(
             f"there are {len(inputs)} arrays of inputs, {len(targets)} of targets and {len(names)} names; "
             "each client needs one of each"
         )
     pairs = []
-    for x, y, name in zip(inputs, targets, names, strict=True):
-        x, y = torch.as_tensor(x), np.asarray(y)
-        x = x.to(torch.float32) if not x.is_floating_point() else x.to(torch.get_default_dtype())
-        if len(x) != len(y):
-            raise UserError(f"client {name!r} has {len(x)} inputs but {len(y)} targets")
-        if not x.isfinite().all() or (y.dtype.kind == "f" and not np.isfinite(y).all()):
+    for given, own_targets, name in zip(inputs, targets, names, strict=True):
+        x, y = _tensors(given), np.asarray(own_targets)
+        leaves = tree.leaves(x)
+        for count in {len(leaf) for leaf in leaves} - {len(y)}:
+            raise UserError(f"client {name!r} has {count} inputs but {len(y)} targets")
+        if not all(leaf.isfinite().all() for leaf in leaves) or not _is_finite(y):
             raise UserError(
                 f"client {name!r} has values that are NaN or infinite; only finite ones can be used"
             )
         pairs.append((x, y))
     return pairs
+
+
+def _tensors(given: Arrays) -> Inputs:
+    """Inputs as tensors: one of real numbers, or several, of which only real numbers are converted."""
+    if isinstance(given, Mapping):
+        return {name: _as_it_is(array) for name, array in given.items()}
+    if isinstance(given, tuple):
+        return tuple(_as_it_is(array) for array in given)
+    x = torch.as_tensor(given)
+    return x.to(torch.get_default_dtype() if x.is_floating_point() else torch.float32)
+
+
+def _as_it_is(array: Array) -> Tensor:
+    x = torch.as_tensor(array)
+    if x.is_floating_point():
+        return x.to(torch.get_default_dtype())
+    return x if x.dtype == torch.bool else x.to(torch.int64)
+
+
+def _is_finite(targets: np.ndarray) -> bool:
+    return targets.dtype.kind != "f" or bool(np.isfinite(targets).all())
 
 
 def _encoded(targets: Sequence[np.ndarray], choice: TaskChoice) -> Targets:

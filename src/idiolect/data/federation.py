@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from idiolect.core.inputs import Inputs, in_real_precision
 from idiolect.core.task import Task
 from idiolect.data.preprocessing import Preprocessing
 
@@ -36,9 +37,11 @@ class Rows:
 
 @dataclass(frozen=True)
 class Federation:
-    """Names, rows and task of a group of clients whose data lie in two flat tensors."""
+    """Names, rows and task of a group of clients whose data lie in flat tensors."""
 
-    inputs: Tensor  # [rows, ...]: real features, or integer codes (characters)
+    inputs: (
+        Inputs  # [rows, ...]: real features, or integer codes (characters); or several by name or in order
+    )
     targets: Tensor  # [rows] int64 classes, or [rows, outputs] real
     task: Task
     names: tuple[str, ...]
@@ -56,11 +59,8 @@ class Federation:
 
     def to(self, dtype: torch.dtype) -> "Federation":
         """The same federation with its real tensors in another precision."""
-
-        def cast(x: Tensor) -> Tensor:
-            return x.to(dtype) if x.is_floating_point() else x
-
-        return replace(self, inputs=cast(self.inputs), targets=cast(self.targets))
+        inputs, targets = in_real_precision((self.inputs, self.targets), dtype)
+        return replace(self, inputs=inputs, targets=targets)
 
     def subset(self, clients: Sequence[int]) -> "Federation":
         """The federation of some of the clients (the flat tensors are shared)."""

@@ -9,15 +9,21 @@ from pydantic.dataclasses import dataclass
 from torch import nn
 
 from idiolect.codecs.choice import with_own_codec
+from idiolect.core.around import innermost_method
+from idiolect.core.fixed import training_only
 from idiolect.core.hyper import STRICT
 from idiolect.core.method import Method
 from idiolect.core.objective import Objective, in_precision, seeded_module
 from idiolect.core.observed import observed
+from idiolect.core.parts import PartRule, Patterns
+from idiolect.core.statistics import Variant, with_statistics
+from idiolect.core.task import Task
 from idiolect.data.federation import Federation
 from idiolect.engines.compiler.passes import PASSES
 from idiolect.engines.engine import LocalEngine, Setting
 from idiolect.engines.sequential import Sequential
 from idiolect.engines.vectorised import Vectorised
+from idiolect.errors import UserError
 from idiolect.store.memory import MemoryStore
 from idiolect.store.store import Store
 
@@ -63,19 +69,37 @@ def set_up(
     clip: float | None = None,
     store: Store | None = None,
     round_steps: int | None = None,
+    statistics: Variant | None = None,
+    train: PartRule | Patterns | None = None,
 ) -> Setting:
-    """The method with its own codec and what it declares to observe, model and data in one precision."""
+    """The method with its own codec and what it declares to observe, model and data in one precision.
+
+    statistics: what becomes of the statistics of normalisation layers; None: what suits the method.
+    train: the part of the model that is trained; None: all that the model does not hold fixed itself.
+    """
+    _refuse_unfit_task(method, federation.task)
     federation = federation.to(dtype)
     module = in_precision(model, dtype) if isinstance(model, nn.Module) else seeded_module(model, seed, dtype)
+    module = module if train is None else training_only(module, train)
+    objective = Objective(module, federation.task, weight_decay, clip)
+    method = observed(with_own_codec(method.for_model(module)))
     return Setting(
-        observed(with_own_codec(method.for_model(module))),
-        Objective(module, federation.task, weight_decay, clip),
+        with_statistics(method, objective, statistics),
+        objective,
         federation,
         store or MemoryStore(len(federation)),
         seed=seed,
         batch_size=batch_size,
         round_steps=round_steps,
     )
+
+
+def _refuse_unfit_task(method: Method, task: Task) -> None:
+    if innermost_method(method).needs_classes and not task.is_classification:
+        raise UserError(
+            f"method={method.name} looks at the rows of each class, and the target is a number; "
+            "take another method, or a target with classes"
+        )
 
 
 def build_engine(choice: EngineName | HereEngine | RayEngineChoice, setting: Setting) -> LocalEngine:

@@ -9,25 +9,35 @@ before it has seen them all.
 import torch
 from torch import Tensor
 
-from idiolect.core import rng
+from idiolect.core import rng, tree
 from idiolect.core.exchange import Epochs
 from idiolect.core.objective import Batch
 from idiolect.data.federation import Federation, Rows
+
+_ALL_ROWS = torch.tensor(-1)  # in place of a call
 
 
 class Batches:
     """Draws batches from a federation's training rows. `batch_size` None: all rows in every batch.
 
-    `dtype` is that of the rows' weights; None: that of the inputs, which must then be real numbers.
+    `dtype` is that of the rows' weights; None: that of the inputs, which must then be real numbers. Where a
+    model draws noise, every batch has a key for it.
     """
 
     def __init__(
-        self, federation: Federation, seed: int, batch_size: int | None, dtype: torch.dtype | None = None
+        self,
+        federation: Federation,
+        seed: int,
+        batch_size: int | None,
+        dtype: torch.dtype | None = None,
+        *,
+        has_noise: bool = False,
     ) -> None:
         self.federation = federation
-        self.dtype = dtype or federation.inputs.dtype
+        self.dtype = dtype or tree.leaves(federation.inputs)[0].dtype
         self.seed = seed
         self.batch_size = batch_size
+        self.has_noise = has_noise
         sizes = federation.train.sizes
         self.batch_sizes = sizes if batch_size is None else sizes.clamp_max(batch_size)
 
@@ -60,18 +70,25 @@ class Batches:
         """The weight of each row of a client's batches, [.., width]: 1/b, and 0 where it only pads."""
         return _row_weights(self.batch_sizes[ids], width, self.dtype)
 
-    def gather(self, rows: Tensor, weights: Tensor) -> Batch:
-        """The rows themselves."""
-        return Batch(_take(self.federation.inputs, rows), _take(self.federation.targets, rows), weights)
+    def keys(self, ids: Tensor, round_number: int, calls: Tensor) -> Tensor | tuple[()]:
+        """The key of the noise in some calls of some clients in a round, which are broadcast; or nothing."""
+        return rng.key(self.seed, "dropout", ids, round_number, calls) if self.has_noise else ()
 
-    def all_rows(self, part: Rows, ids: Tensor) -> Batch:
+    def gather(self, rows: Tensor, weights: Tensor, key: Tensor | tuple[()] = ()) -> Batch:
+        """The rows themselves."""
+        inputs = tree.map_tree(lambda leaf: _take(leaf, rows), self.federation.inputs)
+        return Batch(inputs, _take(self.federation.targets, rows), weights, key)
+
+    def all_rows(self, part: Rows, ids: Tensor, round_number: int) -> Batch:
         """All rows of each client in one part of the federation, padded to the largest of these clients."""
         sizes = part.sizes[ids]
         width = max(int(sizes.max()), 1)
         place = torch.arange(width) % sizes.clamp_min(1)[:, None]
         # A client without rows gets somebody's row with weight zero: its sums are then exactly zero.
-        index = part.index[(part.offsets[ids][:, None] + place).clamp_max(len(part.index) - 1)]
-        return self.gather(index, _row_weights(sizes, width, self.dtype))
+        rows = part.index if len(part.index) else part.index.new_zeros(1)
+        index = rows[(part.offsets[ids][:, None] + place).clamp_max(len(rows) - 1)]
+        key = self.keys(ids, round_number, _ALL_ROWS)
+        return self.gather(index, _row_weights(sizes, width, self.dtype), key)
 
 
 def _take(flat: Tensor, rows: Tensor) -> Tensor:

@@ -22,8 +22,8 @@ class Stage(NamedTuple):
 
 
 def parameter_bytes(module: nn.Module) -> int:
-    """The memory of a model."""
-    return sum(p.numel() * p.element_size() for p in module.parameters())
+    """The memory of a client's own parameters of a model: of those that are trained."""
+    return sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
 
 
 def chunk_size(module: nn.Module) -> int:

@@ -10,8 +10,10 @@ from torch.func import vmap
 from idiolect.core import rng, tree
 from idiolect.core.cohort import Cohort, Population
 from idiolect.core.exchange import ClientState, Exchange, Message, ServerState, Site
+from idiolect.core.fitness import refuse_unfit_model
+from idiolect.core.inputs import row_count, take_rows
 from idiolect.core.method import Method
-from idiolect.core.objective import Objective, refuse_unfit_model
+from idiolect.core.objective import Batch, Objective
 from idiolect.core.transport import Bits, Transport
 from idiolect.data.federation import Federation, Rows
 from idiolect.engines.batches import Batches
@@ -69,13 +71,15 @@ class Setting:
         self.federation = federation
         self.store = store
         self.seed = seed
-        self.batches = Batches(federation, seed, batch_size, objective.dtype)
         # torch warns of operations that it does for one model after the other: no concern of a user's.
         torch._C._functorch._set_vmap_fallback_warning_enabled(False)  # type: ignore[attr-defined]
-        for count in {1, 2} if (self.batches.batch_sizes == 1).any() else {2}:
-            rows = torch.arange(count) % len(federation.inputs)
-            weights = torch.full((count,), 1 / count, dtype=objective.dtype)
-            refuse_unfit_model(objective, self.batches.gather(rows, weights))
+        # Kernels of attention for evaluation alone, which many models cannot take at once.
+        torch.backends.mha.set_fastpath_enabled(False)
+        batch_sizes = Batches(federation, seed, batch_size, objective.dtype).batch_sizes
+        for count in {1, 2} if (batch_sizes == 1).any() else {2}:
+            refuse_unfit_model(objective, _first_rows(federation, count, objective.dtype))
+        objective.examine(*(_first_rows(federation, count, objective.dtype) for count in (2, 3)))
+        self.batches = Batches(federation, seed, batch_size, objective.dtype, has_noise=objective.draws_noise)
         self.round_steps = round_steps
         # The server before round 0, where it is known: founding clients that were never asked start from it.
         self.founding = founding
@@ -88,7 +92,7 @@ class Setting:
             raise UserError(f"client {empty!r} has no training rows; every client needs at least one")
         population = Population(federation.train.sizes, plan.present(0, len(federation)))
         key = rng.key(self.seed, "server")
-        self.founding = self.method.server_init(self.objective.initial_params(), population, key)
+        self.founding = self.method.server_init(self.objective.initial_model(), population, key)
         return self.founding
 
     def transport(self, exchange: Exchange) -> Transport:
@@ -152,6 +156,13 @@ class Engine(Protocol):
     ) -> Outcome:
         """Carry out one exchange: update the client states, return what the server gets."""
         ...
+
+
+def _first_rows(federation: Federation, count: int, dtype: torch.dtype) -> Batch:
+    """Some rows, the same ones again where there are fewer, as a batch."""
+    rows = torch.arange(count) % row_count(federation.inputs)
+    weights = torch.full((count,), 1 / count, dtype=dtype)
+    return Batch(take_rows(federation.inputs, rows), federation.targets[rows], weights, torch.tensor(0))
 
 
 Look = Callable[[ClientState, Message, Site], Any]  # at a client, with its brief; a pure function

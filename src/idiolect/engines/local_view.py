@@ -11,6 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from idiolect.core.inputs import take_rows
 from idiolect.data.federation import Federation, Rows
 from idiolect.data.preprocessing import Preprocessing
 
@@ -42,7 +43,7 @@ def partial_view(federation: Federation, clients: Sequence[int]) -> Federation:
     train, validation, test = map(restrict, parts)
     return replace(
         federation,
-        inputs=federation.inputs[needed],
+        inputs=take_rows(federation.inputs, needed),
         targets=federation.targets[needed],
         train=train,
         validation=validation,

@@ -32,8 +32,10 @@ class Seat(NamedTuple):
     client_id: Tensor
     size: Tensor
     steps: Tensor
+    full_steps: Tensor
     key: Tensor
     rows: Batch | tuple[()]
+    validation: Batch | tuple[()] = ()
 
     @property
     def is_alone(self) -> bool:
@@ -42,8 +44,11 @@ class Seat(NamedTuple):
 
     def site(self, objective: Objective, clock: Clock) -> Site:
         """Where the client half of a method runs."""
-        rows = self.rows if isinstance(self.rows, Batch) else None
-        return Site(objective, self.client_id, self.size, self.steps, self.key, clock, rows)
+        rows, validation = (
+            given if isinstance(given, Batch) else None for given in (self.rows, self.validation)
+        )
+        own = (self.client_id, self.size, self.steps, self.full_steps, self.key)
+        return Site(objective, *own, clock, rows, validation)
 
 
 class Chunk(NamedTuple):
@@ -91,7 +96,7 @@ class LocalWork:
         if staged:
             # A recorded step overwrites what changes, so that needs memory of its own.
             own = tree.map_tree(lambda leaf: leaf.clone(memory_format=torch.contiguous_format), work)
-            work = self._steps(chunk._replace(seat=seat._replace(rows=())), own)
+            work = self._steps(chunk._replace(seat=seat._replace(rows=(), validation=())), own)
         return over_clients(finish, (0, 0, axis, 0), alone=alone)(work, client, down, seat)
 
     def _steps(self, chunk: Chunk, work: Any) -> Any:
@@ -117,13 +122,22 @@ class LocalWork:
         fixed, fixed_structure = pytree.tree_flatten(
             (chunk.client, chunk.down, chunk.seat, chunk.clock.round)
         )
-        plain = self._plain_step(chunk, work_structure, fixed_structure)
+        first_call, ids = steps.start * per_step, chunk.seat.client_id
+        numbers = torch.arange(first_call, first_call + len(rows)).reshape(-1, *[1] * ids.ndim)
+        keys = batches.keys(ids, int(chunk.clock.round), numbers)
         taken: Steps | None = None
         checked = None if self._compiler is None else self._checked_step(chunk, steps)
-        for step, calls in zip(steps, rows.split(per_step), strict=True):
-            drawn = [leaf for call in calls for leaf in self._laid_out(batches.gather(call, weights))]
+        for place, step in enumerate(steps):
+            drawn, drawn_structure = pytree.tree_flatten(
+                tuple(
+                    self._laid_out(batches.gather(rows[call], weights, tree.row(keys, call)))
+                    for call in range(place * per_step, (place + 1) * per_step)
+                )
+            )
             arguments = Arguments(changing, fixed, drawn, torch.tensor(step))
-            taken = taken or self._compiled(chunk, plain, arguments)
+            if taken is None:
+                plain = self._plain_step(chunk, work_structure, fixed_structure, drawn_structure)
+                taken = self._compiled(chunk, plain, arguments)
             changing = taken.take(arguments, is_checked=step == checked)
         return pytree.tree_unflatten(changing, work_structure)
 
@@ -144,7 +158,9 @@ class LocalWork:
             else None
         )
 
-    def _plain_step(self, chunk: Chunk, work_structure: Any, fixed_structure: Any) -> Step:
+    def _plain_step(
+        self, chunk: Chunk, work_structure: Any, fixed_structure: Any, drawn_structure: Any
+    ) -> Step:
         """The step of a stack of clients, or of one client alone, as a function of flat arguments."""
         exchange, local_steps, objective = chunk.exchange, chunk.clock.local_steps, self.objective
 
@@ -166,8 +182,7 @@ class LocalWork:
         def flat_step(arguments: Arguments) -> list[Tensor]:
             work = pytree.tree_unflatten(arguments.changing, work_structure)
             client, down, seat, round_number = pytree.tree_unflatten(arguments.fixed, fixed_structure)
-            rows, each = arguments.drawn, len(Batch._fields)
-            batches = tuple(Batch(*rows[start : start + each]) for start in range(0, len(rows), each))
+            batches = pytree.tree_unflatten(arguments.drawn, drawn_structure)
             moved = stacked(work, client, down, batches, seat, round_number, arguments.step)
             return tree.leaves(moved, like=work)
 

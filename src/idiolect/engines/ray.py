@@ -198,7 +198,7 @@ def _joined(parts: list[Message], weights: Tensor | None, ranks: list[Tensor]) -
         return at_their_places(tree.concatenate(parts), torch.cat(ranks))
     total = parts[0]
     for part in parts[1:]:
-        total = tree.add(total, part)
+        total = tree.add_sums(total, part)
     return total
 
 

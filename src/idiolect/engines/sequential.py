@@ -9,6 +9,8 @@ from torch import Tensor
 from idiolect.core import tree
 from idiolect.core.cohort import Cohort
 from idiolect.core.exchange import ClientState, Exchange, Message, ServerState, Site
+from idiolect.core.method import Method
+from idiolect.core.objective import Batch
 from idiolect.core.schedule import Clock
 from idiolect.data.federation import Rows
 from idiolect.engines.engine import Look, Outcome, Setting, Traffic, combine
@@ -60,14 +62,15 @@ class Sequential:
         calls = torch.arange(int(one.steps) * exchange.batches_per_step)
         width = int(batches.batch_sizes[one.ids])
         draws = batches.draw(one.ids, round_number, calls, width)
-        weights = batches.weights(one.ids, width)
+        weights, keys = batches.weights(one.ids, width), batches.keys(one.ids, round_number, calls)
         work = exchange.begin(client, down, site(0))
         for step in range(int(one.steps)):
             first = step * exchange.batches_per_step
-            drawn = draws[first : first + exchange.batches_per_step]
-            work = exchange.step(
-                work, client, down, tuple(batches.gather(rows, weights[0]) for rows in drawn), site(step)
+            drawn = tuple(
+                batches.gather(draws[call], weights[0], tree.row(keys, call))
+                for call in range(first, first + exchange.batches_per_step)
             )
+            work = exchange.step(work, client, down, drawn, site(step))
         return exchange.finish(work, client, down, site(int(one.steps)))
 
     def survey(self, look: Look, server: ServerState, part: Rows, ids: Tensor, round_number: int) -> Any:
@@ -87,16 +90,17 @@ class Sequential:
             client_id=client_id,
             size=self.setting.federation.train.sizes[client_id],
             steps=torch.tensor(0),
+            full_steps=torch.tensor(0),
             key=self.setting.client_key(client_id, round_number),
             clock=Clock(torch.tensor(round_number), torch.tensor(0), 0),
-            rows=tree.row(self.setting.batches.all_rows(part, client_id[None]), 0),
+            rows=self._all_rows(part, client_id, round_number),
+            validation=self._validation_rows(self.setting.method, client_id, round_number),
         )
 
     def _site(self, exchange: Exchange, one: Cohort, round_number: int) -> Callable[[int], Site]:
         setting, train = self.setting, self.setting.federation.train
-        rows = None
-        if exchange.sees_all_rows:
-            rows = tree.row(setting.batches.all_rows(train, one.ids), 0)
+        rows = self._all_rows(train, one.ids[0], round_number) if exchange.sees_all_rows else None
+        validation = self._validation_rows(exchange, one.ids[0], round_number)
 
         def at(step: int) -> Site:
             return Site(
@@ -104,9 +108,22 @@ class Sequential:
                 client_id=one.ids[0],
                 size=train.sizes[one.ids[0]],
                 steps=one.steps[0],
+                full_steps=one.full_steps[0],
                 key=setting.client_key(one.ids[0], round_number),
                 clock=Clock(torch.tensor(round_number), torch.tensor(step), setting.clock_steps(exchange)),
                 rows=rows,
+                validation=validation,
             )
 
         return at
+
+    def _validation_rows(
+        self, viewer: Exchange | Method, client_id: Tensor, round_number: int
+    ) -> Batch | None:
+        """For those who look at them."""
+        if not viewer.sees_validation_rows:
+            return None
+        return self._all_rows(self.setting.federation.validation, client_id, round_number)
+
+    def _all_rows(self, part: Rows, client_id: Tensor, round_number: int) -> Batch:
+        return tree.row(self.setting.batches.all_rows(part, client_id[None], round_number), 0)

@@ -4,6 +4,7 @@ Clients are taken in chunks that fit the cache, all local steps of one chunk bef
 need is fetched before and kept after their work, in the order of the chunks, so nothing depends on threads.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from idiolect.core import tree
 from idiolect.core.cohort import Cohort
 from idiolect.core.exchange import ClientState, Exchange, Message, ServerState
+from idiolect.core.method import Method
 from idiolect.core.objective import Batch, Objective
 from idiolect.core.schedule import Clock
 from idiolect.data.federation import Rows
@@ -23,7 +25,9 @@ from idiolect.engines.compiler.passes import PASSES
 from idiolect.engines.engine import Look, Outcome, Setting, Traffic
 from idiolect.engines.local_work import Chunk, LocalWork, Seat, Stages, first_of, over_clients
 from idiolect.engines.threads import ClientThreads
-from idiolect.engines.ways import Way, choose_way, say_why_one_by_one, stacking
+from idiolect.engines.ways import Way, choose_way, stacking, why_one_by_one
+
+logger = logging.getLogger("idiolect")
 
 DRAWN_TOGETHER = 16  # clients whose batches are drawn at once, at least: it takes as long for one
 
@@ -49,7 +53,7 @@ class Vectorised:
         self._compiler = Compiler(passes) if passes is not None and self.way.is_recorded else None
         self._threads = ClientThreads(setting.objective)
         self._client_bytes = parameter_bytes(setting.objective.module)
-        self._row_bytes = setting.federation.inputs[:1].nbytes
+        self._row_bytes = sum(leaf[:1].nbytes for leaf in tree.leaves(setting.federation.inputs))
         layers = setting.objective.module.modules()
         # Convolution and pooling are faster with channels last, which a stack of clients cannot have.
         self._channels_last = self.way.clients == 1 and any(isinstance(layer, nn.Conv2d) for layer in layers)
@@ -73,8 +77,9 @@ class Vectorised:
     def explain_way(self) -> None:
         """Say, once, why clients run one at a time if that is not for speed."""
         if self._has_more_to_say:
-            say_why_one_by_one(self.setting)
             self._has_more_to_say = False
+            if (reason := why_one_by_one(self.setting)) is not None:
+                logger.warning("%s", reason)
 
     def carry_out_prepared(
         self,
@@ -124,7 +129,8 @@ class Vectorised:
 
         def fetched(places: Tensor) -> tuple[ClientState, Message, Seat]:
             brief = method.brief(server, ids[places])
-            seat = self._seat(ids[places], torch.zeros_like(places), round_number, part)
+            no_steps = torch.zeros_like(places)
+            seat = self._seat(method, ids[places], no_steps, no_steps, round_number, part)
             client, seat = self._as_one(self.setting.states(ids[places]), seat)
             return client, tree.row(brief, 0) if method.personal_brief and seat.is_alone else brief, seat
 
@@ -158,7 +164,8 @@ class Vectorised:
             down = exchange.down(server, part.ids)
             # First states are views of the server's parameters: one layout is enough to record.
             client = tree.map_tree(torch.Tensor.contiguous, setting.states(part.ids))
-            seat = self._seat(part.ids, part.steps, round_number, train if exchange.sees_all_rows else None)
+            seen = train if exchange.sees_all_rows else None
+            seat = self._seat(exchange, part.ids, part.steps, part.full_steps, round_number, seen)
             client, seat = self._as_one(client, seat)
             own_down = tree.row(down, 0) if exchange.personal_down and seat.is_alone else down
             chunk = Chunk(exchange, own_down, client, seat, staged, clock)
@@ -198,20 +205,33 @@ class Vectorised:
             return int(batch_sizes.max())
         return padded_width(batch_sizes, self.setting.batches.batch_size)
 
-    def _seat(self, ids: Tensor, steps: Tensor, round_number: int, data: Rows | None) -> Seat:
-        setting = self.setting
-        rows = () if data is None else setting.batches.all_rows(data, ids)
-        sizes = setting.federation.train.sizes[ids]
-        return Seat(ids, sizes, steps, setting.client_key(ids, round_number), rows)
+    def _seat(
+        self,
+        viewer: Exchange | Method,
+        ids: Tensor,
+        steps: Tensor,
+        full_steps: Tensor,
+        round_number: int,
+        data: Rows | None,
+    ) -> Seat:
+        setting, federation = self.setting, self.setting.federation
+        rows, validation = (
+            () if part is None else setting.batches.all_rows(part, ids, round_number)
+            for part in (data, federation.validation if viewer.sees_validation_rows else None)
+        )
+        key = setting.client_key(ids, round_number)
+        return Seat(ids, federation.train.sizes[ids], steps, full_steps, key, rows, validation)
 
     def _as_one(self, client: ClientState, seat: Seat) -> tuple[ClientState, Seat]:
         """The only client of a stack without its axis: a stack of one would go through slower operations."""
         if len(seat.client_id) > 1:
             return client, seat
         client, seat = tree.row((client, seat), 0)
-        if isinstance(seat.rows, Batch):
-            seat = seat._replace(rows=self._laid_out(seat.rows))
-        return client, seat
+        rows, validation = (
+            self._laid_out(given) if isinstance(given, Batch) else given
+            for given in (seat.rows, seat.validation)
+        )
+        return client, seat._replace(rows=rows, validation=validation)
 
     @staticmethod
     def _stack_of(count: int | None, results: Any, *, alone: bool) -> Any:
@@ -222,12 +242,17 @@ class Vectorised:
 
     def _laid_out(self, batch: Batch) -> Batch:
         """The batch in the memory layout that the model's layers prefer."""
-        if not self._channels_last or batch.inputs.ndim != 4:
+        if not self._channels_last:
             return batch
-        return batch._replace(inputs=batch.inputs.contiguous(memory_format=torch.channels_last))
+        return batch._replace(inputs=tree.map_tree(_with_channels_last, batch.inputs))
 
     def _doubts(self) -> tuple[Any, ...]:
         return () if self._compiler is None else tuple(self._compiler.doubts)
+
+
+def _with_channels_last(leaf: Tensor) -> Tensor:
+    """Images with their channels last in memory."""
+    return leaf.contiguous(memory_format=torch.channels_last) if leaf.ndim == 4 else leaf
 
 
 class _Replies:
@@ -245,7 +270,7 @@ class _Replies:
             self.ranks.append(ranks)
             return
         share = tree.weighted_sum(uploads, self.weights[ranks])
-        self.parts = [tree.add(self.parts[0], share) if self.parts else share]
+        self.parts = [tree.add_sums(self.parts[0], share) if self.parts else share]
 
     def total(self) -> Message | None:
         """What the server gets; None if no reply arrived."""

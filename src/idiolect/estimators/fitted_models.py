@@ -39,7 +39,7 @@ class FittedModels:
             kind, _ = chosen_predictor(simulation, federation.names[0], kind)
             stacked: dict[str, Predictor] = {str(k): models for k, models in simulation.predictors().items()}
         shared = None
-        if "global" in kinds:
+        if "global" in kinds and result.simulation.method.has_global_model:
             with result.reported("global") as simulation:
                 shared = simulation.global_model()
         return cls(
@@ -65,7 +65,7 @@ class FittedModels:
         else:
             raise UserError(self._nobody(client))
         whose = "everybody" if client is None else f"client {client!r}"
-        module = as_module(predictor, self.architecture, whose).to(dtype)
+        module = as_module(predictor, self.architecture, task, whose).to(dtype)
         return PersonalModel(module, task, self.class_names, self.preprocessing)
 
     def _nobody(self, client: str | None) -> str:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from idiolect.core import rng
+from idiolect.core import rng, tree
 from idiolect.core.objective import Batch
 from idiolect.core.task import Task
 from idiolect.evaluation.metrics import Metric
@@ -44,9 +44,10 @@ def interval_of(metric: Metric, task: Task, predictions: Tensor, batch: Batch) -
         return wilson(float(metric(task, predictions, batch)), rows)
 
     def of_resample(pick: Tensor) -> Tensor:
-        return metric(task, predictions[pick], Batch(*(field[pick] for field in batch)))
+        return metric(task, predictions[pick], tree.map_tree(lambda leaf: leaf[pick], fields))
 
-    entries = rows * sum(tensor[0].numel() for tensor in (predictions, *batch))
+    fields = batch._replace(key=())
+    entries = rows * sum(tensor[0].numel() for tensor in tree.leaves((predictions, fields)))
     return _bootstrap(of_resample, rows, max(1, _ENTRIES_AT_ONCE // entries))
 
 

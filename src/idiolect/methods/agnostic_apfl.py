@@ -39,6 +39,7 @@ class AgnosticAPFL(core.Method, core.Exchange):
     judged_by: ClassVar[core.PredictorKind] = "personal"
     stateful: ClassVar[bool] = True
     gradients_per_step: ClassVar[int] = 2
+    passes: ClassVar[dict[core.PredictorKind, int]] = {"personal": 1}
     relative_to: ClassVar[dict[str, str]] = {"w": "w", "snapshot": "w"}
 
     learning_rate: core.Schedule = hyper(

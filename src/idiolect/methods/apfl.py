@@ -54,6 +54,7 @@ class APFL(core.Method, core.Exchange):
     judged_by: ClassVar[core.PredictorKind] = "personal"
     stateful: ClassVar[bool] = True
     gradients_per_step: ClassVar[int] = 2
+    passes: ClassVar[dict[core.PredictorKind, int]] = {"personal": 1}
     relative_to: ClassVar[dict[str, str]] = {"w": "w"}
 
     learning_rate: core.Schedule = hyper(core.PerRound(0.1), "step size of w and v", symbol="η", alias="lr")
@@ -168,7 +169,7 @@ class APFL(core.Method, core.Exchange):
 
         def mixed_loss(at: tuple[Params, Tensor]) -> Tensor:
             mixed, mixture = tree.interpolate(at[0], w, at[1]), core.Mixture((at[0], w), (at[1], 1 - at[1]))
-            return objective.data_loss(mixture, batch) + objective.penalty(mixed)
+            return objective.training_loss(mixture, batch) + objective.penalty(mixed)
 
         return core.gradient(mixed_loss, (v, alpha))
 

@@ -14,15 +14,26 @@ from idiolect.methods.apfl import APFL
 from idiolect.methods.ditto import Ditto
 from idiolect.methods.drfa import DRFA
 from idiolect.methods.efl import EFL
+from idiolect.methods.fedala import FedALA
+from idiolect.methods.fedamp import FedAMP, HeurFedAMP
 from idiolect.methods.fedavg import FedAvg
+from idiolect.methods.fedbabu import FedBABU
+from idiolect.methods.fedfomo import FedFomo
 from idiolect.methods.fedgate import FedGATE
+from idiolect.methods.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
+from idiolect.methods.fedpac import FedPAC
+from idiolect.methods.fedproto import FedProto
 from idiolect.methods.fedprox import FedProx
+from idiolect.methods.fedrep import FedRep
+from idiolect.methods.fedrod import FedRoD
 from idiolect.methods.ifca import IFCA
+from idiolect.methods.knn_per import KNNPer
 from idiolect.methods.local import Local
 from idiolect.methods.local_sgd import LocalSGD
 from idiolect.methods.minibatch_sgd import MiniBatchSGD
 from idiolect.methods.per_fedavg import PerFedAvg
 from idiolect.methods.perm import PERM, PERMTwoStage
+from idiolect.methods.personal_parts import FedBN, FedPer, LGFedAvg, SiloBN
 from idiolect.methods.pfedkm import PFedKM
 from idiolect.methods.pfedme import PFedMe
 from idiolect.methods.scaffold import Scaffold
@@ -55,6 +66,24 @@ METHODS: tuple[type[Method], ...] = (
     VRLSGD,
     Ditto,
     PerFedAvg,
+    FedPer,
+    FedRep,
+    FedBABU,
+    LGFedAvg,
+    FedBN,
+    SiloBN,
+    FedAvgM,
+    FedAdagrad,
+    FedAdam,
+    FedYogi,
+    FedRoD,
+    FedALA,
+    FedProto,
+    FedPAC,
+    FedAMP,
+    HeurFedAMP,
+    FedFomo,
+    KNNPer,
 )
 
 

@@ -52,6 +52,7 @@ class Ditto(core.Method, core.Exchange):
     judged_by: ClassVar[core.PredictorKind] = "personal"
     stateful: ClassVar[bool] = True
     gradients_per_step: ClassVar[int] = 2
+    passes: ClassVar[dict[core.PredictorKind, int]] = {"personal": 1}
     relative_to: ClassVar[dict[str, str]] = {"w": "w"}
 
     learning_rate: core.Schedule = hyper(0.1, "step size of the shared model", symbol="η", alias="lr")

@@ -130,9 +130,9 @@ class PerFedAvg(core.Method, core.Exchange):
         """The shared model, the client's last local copy of it, and the adapted model."""
         return {"global": brief.w, "localized": client.w, "personal": client.personal}
 
-    def newcomer(self, server: Server) -> tuple["PerFedAvgNewcomer", Server]:
+    def newcomer(self, server: Server) -> tuple[core.AdaptedNewcomer, Server]:
         """Adaptation is all that a newcomer needs."""
-        return PerFedAvgNewcomer(self), server
+        return core.AdaptedNewcomer(self), server
 
     def _adapted(self, objective: core.Objective, w: Params, batch: core.Batch) -> Params:
         """w - α ∇f(w; batch)."""
@@ -145,14 +145,3 @@ class PerFedAvg(core.Method, core.Exchange):
         ahead = objective.gradient(tree.advance(w, self.difference, g), batch)
         behind = objective.gradient(tree.step(w, self.difference, g), batch)
         return tree.scale(tree.subtract(ahead, behind), 1 / (2 * self.difference))
-
-
-@dataclass(frozen=True, config=STRICT)
-class PerFedAvgNewcomer(core.Newcomer):
-    """Newcomers that only adapt."""
-
-    method: PerFedAvg
-
-    def exchanges(self, server: Server) -> tuple[()]:
-        """None."""
-        return ()

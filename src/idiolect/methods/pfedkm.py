@@ -64,6 +64,7 @@ class PFedKM(core.Method, core.Exchange):
     kinds: ClassVar[tuple[core.PredictorKind, ...]] = ("localized", "group", "personal")
     judged_by: ClassVar[core.PredictorKind] = "personal"
     gradients_per_step: ClassVar[int] = 5
+    passes: ClassVar[dict[core.PredictorKind, int]] = {"personal": -1}
     personal_down: ClassVar[bool] = True
     personal_brief: ClassVar[bool] = True
     relative_to: ClassVar[dict[str, str]] = {"omega": "omega"}

@@ -58,6 +58,7 @@ class PFedMe(core.Method, core.Exchange):
     kinds: ClassVar[tuple[core.PredictorKind, ...]] = ("global", "localized", "personal")
     judged_by: ClassVar[core.PredictorKind] = "personal"
     gradients_per_step: ClassVar[int] = 5
+    passes: ClassVar[dict[core.PredictorKind, int]] = {"personal": -1}
     changes_of: ClassVar[dict[str, str]] = {"change": "w"}
 
     moreau_weight: float = hyper(

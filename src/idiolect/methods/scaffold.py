@@ -71,6 +71,7 @@ class Scaffold(core.Method, core.Exchange):
     judged_by: ClassVar[core.PredictorKind] = "localized"
     stateful: ClassVar[bool] = True
     changes_of: ClassVar[dict[str, str]] = {"w_delta": "w", "c_delta": "c"}
+    relied_on: ClassVar[frozenset[str]] = frozenset({"c"})  # the mean of all c_i
 
     learning_rate: core.Schedule = hyper(
         0.1, "step size of the local steps", symbol="η_l", alias="lr", paper="APFL: 0.1; 0.05 on CIFAR10"

@@ -66,6 +66,7 @@ class VRLSGD(core.Method, core.Exchange):
     judged_by: ClassVar[core.PredictorKind] = "localized"
     stateful: ClassVar[bool] = True
     relative_to: ClassVar[dict[str, str]] = {"w": "w"}
+    relied_on: ClassVar[frozenset[str]] = frozenset({"w"})  # the mean of the last round's w_i
 
     learning_rate: core.Schedule = hyper(0.1, "step size of the local steps", symbol="γ", alias="lr")
     local_steps: core.LocalWork = hyper(10, "local steps in a round", symbol="k")

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from idiolect.core import tree
+from idiolect.core.fixed import fingerprint
 from idiolect.errors import UserError
 from idiolect.runs.rounds import Training
 from idiolect.store.files import new_folder, read_json, read_tensors, remove_folder, write_json, write_tensors
@@ -24,7 +25,10 @@ def save_checkpoint(training: Training, folder: Path, needed: Collection[int] = 
         write_tensors(target / _SERVER, tree.to_named(training.server))
         training.engine.setting.store.save(target)
         files = {str(file.relative_to(target)): _digest(file) for file in _files(target)}
-        write_json(target / _STATE, {"round": training.round, "sha256": files})
+        state = {"round": training.round, "sha256": files}
+        if fixed := training.engine.setting.objective.fixed_params():
+            state["fixed_sha256"] = fingerprint(fixed)  # it is what the configuration makes it
+        write_json(target / _STATE, state)
     names = {_NAME.format(number) for number in (training.round, *needed)}
     for checkpoint in others:
         if checkpoint.name not in names:
@@ -57,6 +61,11 @@ def load_checkpoint(training: Training, checkpoint: Path) -> None:
                 "remove that folder to train again from the beginning"
             )
     setting = training.engine.setting
+    if state.get("fixed_sha256", fixed := fingerprint(setting.objective.fixed_params())) != fixed:
+        raise UserError(
+            f"the fixed part of the model is not the one that {str(checkpoint)!r} was trained with: the code "
+            "of the model, or what it reads, changed since the run began"
+        )
     training.server = tree.from_named(read_tensors(checkpoint / _SERVER), training.server)
     template = setting.arrivals(setting.founding, torch.tensor([0]))
     setting.store.load(checkpoint, template)

@@ -15,19 +15,24 @@ from typing import Any
 
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from idiolect.core import tree
+from idiolect.core.inputs import Inputs, row_shapes
+from idiolect.core.neighbours import Store
 from idiolect.core.objective import Predictor, in_precision
 from idiolect.core.task import Task
 from idiolect.data.federation import Federation, Rows
 from idiolect.data.preprocessing import Preprocessing
 from idiolect.errors import UserError, did_you_mean
+from idiolect.models import CATALOGUE as MODELS
 from idiolect.models import build_model
+from idiolect.models.preparation import without_preparation
 from idiolect.runs.config import RunConfig
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.lifecycle import reported_simulation
 from idiolect.runs.model_card import card_of
-from idiolect.runs.personal_model import MixedModel, PersonalModel, as_module, require_finite
+from idiolect.runs.personal_model import MixedModel, NeighbourModel, PersonalModel, as_module, require_finite
 from idiolect.runs.run_summary import thresholds_of
 from idiolect.simulation import Simulation
 from idiolect.store.files import new_folder, read_json, read_tensors, write_bytes, write_json, write_tensors
@@ -51,7 +56,7 @@ class ClientModels:
         """The simulation in the state in which a kind of model is reported."""
         yield self.simulation
 
-    def predict(self, client: str, inputs: Tensor | pd.DataFrame, kind: str | None = None) -> list[Any]:
+    def predict(self, client: str, inputs: Inputs | pd.DataFrame, kind: str | None = None) -> list[Any]:
         """A client's predictions: class names where there are any, class numbers, or numbers.
 
         `inputs` are rows like those of the federation, or a table like the one it was made of.
@@ -62,7 +67,7 @@ class ClientModels:
         return model.name_answers(model.decide(model.outputs(inputs)))
 
     def predict_proba(
-        self, client: str, inputs: Tensor | pd.DataFrame, kind: str | None = None
+        self, client: str, inputs: Inputs | pd.DataFrame, kind: str | None = None
     ) -> pd.DataFrame:
         """The probability of each class, a column for each; takes what `predict` takes."""
         model = self._personal(client, kind)
@@ -94,7 +99,7 @@ def client_number(client: str, names: tuple[str, ...]) -> int:
 def chosen_predictor(simulation: Simulation, client: str | None, kind: str | None) -> tuple[str, Predictor]:
     """A client's model of some kind, by default the one that the method is judged by; and the kind.
 
-    The model of the kind global is everybody's, and needs no client.
+    The model of the kind global is everybody's, and needs no client, unless clients keep statistics.
     """
     number = None if client is None else client_number(client, simulation.federation.names)
     kinds = simulation.method.kinds
@@ -102,7 +107,9 @@ def chosen_predictor(simulation: Simulation, client: str | None, kind: str | Non
     if kind not in kinds:
         known = ", ".join(kinds)
         raise UserError(f"kind={kind} is not possible: the models of {simulation.method.name} are {known}")
-    if kind == "global":  # where clients' states are at silos, it is there nevertheless
+    if (
+        kind == "global" and simulation.method.has_global_model
+    ):  # where clients' states are at silos, it is there nevertheless
         return kind, simulation.global_model()
     if number is None:
         raise UserError(f"--client is missing: every client has its own model of the kind {kind}")
@@ -118,9 +125,9 @@ def personal_model(
     """A client's model with what is needed to use it; and its kind."""
     kind, predictor = chosen_predictor(simulation, client, kind)
     whose = "everybody" if client is None else f"client {client!r}"
-    module = as_module(predictor, simulation.engine.setting.objective.module, whose)
     federation = simulation.federation
     task = deciding_task(federation.task, kind, thresholds or {})
+    module = as_module(predictor, simulation.engine.setting.objective.module, task, whose)
     return kind, PersonalModel(module, task, federation.class_names, federation.preprocessing)
 
 
@@ -147,7 +154,6 @@ def export_client(
         raise UserError(f"out={str(target)!r} exists already; choose another name")
     federation = simulation.federation
     kind, model = personal_model(simulation, client, kind, thresholds)
-    row = federation.inputs[:1]
     card = card_of(simulation, config, client, kind, model, run)
     content = {
         "format": FORMAT,
@@ -155,12 +161,12 @@ def export_client(
         "kind": kind,
         "method": config.method_name,
         "round": simulation.round,
-        "model": config.model,
+        # Its weights are in the file beside, adapters merged.
+        "model": without_preparation(config.model, MODELS.find(config.model["name"]))[0],
         "dtype": config.dtype,
         "members": len(model.module.members) if isinstance(model.module, MixedModel) else 0,
-        "input_shape": list(row.shape[1:]),
-        # Characters are codes: the model's table of embeddings has a row for each.
-        "codes": None if row.is_floating_point() else int(federation.inputs.max()) + 1,
+        "stored_rows": isinstance(model.module, NeighbourModel),
+        **_described(federation.inputs),
         "task": model.task.plain(),
         "class_names": list(federation.class_names),
         "preprocessing": json.loads(federation.preprocessing.to_json()) if federation.preprocessing else None,
@@ -187,10 +193,13 @@ def load_model(path: str | Path) -> PersonalModel:
     if card["members"]:
         members = [copy.deepcopy(module) for _ in range(card["members"])]
         module = MixedModel(members, torch.zeros(card["members"]))
-    module = in_precision(module, getattr(torch, card["dtype"]))
+    tensors = read_tensors(folder / "model.safetensors")
     try:
-        module.load_state_dict(read_tensors(folder / "model.safetensors"))
-    except RuntimeError as error:
+        if card.get("stored_rows"):
+            module = NeighbourModel(module, Store(*(tensors[name] for name in Store._fields)), task)
+        module = in_precision(module, getattr(torch, card["dtype"]))
+        module.load_state_dict(tensors)
+    except (RuntimeError, KeyError) as error:
         raise UserError(f"{str(path)!r} is damaged: its parameters do not fit its model.json") from error
     require_finite(module, repr(str(path)))
     fitted = card["preprocessing"]
@@ -200,10 +209,25 @@ def load_model(path: str | Path) -> PersonalModel:
 
 def _stand_in(card: dict[str, Any], task: Task) -> Federation:
     """A federation of one row with the shapes that a model's factory looks at."""
-    shape = (1, *card["input_shape"])
-    codes = card["codes"]
-    inputs = torch.zeros(shape) if codes is None else torch.full(shape, codes - 1, dtype=torch.int64)
+    inputs = _one_row(card["input_shape"], card["codes"])
     classes = torch.zeros(1, dtype=torch.int64)
     targets = classes if task.is_classification else torch.zeros(1, task.outputs)
     row = Rows.of_clients([classes])
     return Federation(inputs, targets, task, ("stand-in",), row, row, row)
+
+
+def _described(inputs: Inputs) -> dict[str, Any]:
+    """What a model's factory looks at: the shape of a row, and how many codes there are, if any."""
+    # Characters are codes: the model's table of embeddings has a row for each.
+    codes = tree.map_tree(lambda leaf: None if leaf.is_floating_point() else int(leaf.max()) + 1, inputs)
+    return {"input_shape": row_shapes(inputs), "codes": codes}
+
+
+def _one_row(shapes: Any, codes: Any) -> Inputs:
+    """The inverse of `_described`: one row like those of the federation."""
+    if isinstance(shapes, dict):
+        return {name: _one_row(shapes[name], codes[name]) for name in shapes}
+    if isinstance(codes, list):  # several inputs in order
+        return tuple(_one_row(*each) for each in zip(shapes, codes, strict=True))
+    shape = (1, *shapes)
+    return torch.zeros(shape) if codes is None else torch.full(shape, codes - 1, dtype=torch.int64)

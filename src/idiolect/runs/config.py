@@ -15,6 +15,9 @@ from idiolect.aggregation.rules import RULES, RobustRule
 from idiolect.codecs.choice import CodecConfig
 from idiolect.core.hyper import STRICT
 from idiolect.core.method import Method
+from idiolect.core.outer_step import OUTER_STEPS, OuterStep
+from idiolect.core.parts import PartChoice
+from idiolect.core.statistics import Variant
 from idiolect.data.catalogue import CATALOGUE as DATA
 from idiolect.data.catalogue import is_name
 from idiolect.data.federation import Federation
@@ -26,6 +29,8 @@ from idiolect.evaluation.summary import Choice
 from idiolect.methods.catalogue import CATALOGUE as METHODS
 from idiolect.methods.catalogue import find_method
 from idiolect.models import CATALOGUE as MODELS
+from idiolect.models.preparation import OPTIONS as OF_EVERY_MODEL
+from idiolect.models.preparation import Preparation, without_preparation
 from idiolect.participation import Participation
 from idiolect.runs.defaults import defaults_for
 from idiolect.runs.identity import identity
@@ -101,7 +106,14 @@ class RunConfig:
     data: Section = Field(
         description="a data set of `idiolect datasets`, a path or package.module:loader, and its options"
     )
-    model: Section = Field(description="linear, mlp, dnn, cnn, char-lstm or package.module:factory")
+    model: Section = Field(
+        description="a model by name, such as linear, mlp, cnn, resnet, gru, or package.module:factory"
+    )
+    train: PartChoice | None = Field(
+        default=None,
+        description="what of the model is trained, everything else being fixed: head, body, norm, adapter, "
+        "or patterns of names such as [output.*]; None: all, or the adapters of a model that has some",
+    )
     participation: Participation = Field(
         default_factory=Participation, description="who takes part, and how much work each completes"
     )
@@ -110,6 +122,11 @@ class RunConfig:
         default=None,
         discriminator="name",
         description="a sum that a few wrong uploads cannot lead astray: clip, median, trimmed or krum",
+    )
+    outer: OuterStep | None = Field(
+        default=None,
+        discriminator="name",
+        description="a server's step in place of the average: avgm, adagrad, adam or yogi",
     )
     rounds: Annotated[WholeNumber, Field(ge=1)] | None = Field(
         default=None, description="rounds of communication; None: as many as validation rows gain from"
@@ -121,6 +138,10 @@ class RunConfig:
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False, description="the l2 term's factor")
     clip: float | None = Field(
         default=None, gt=0, allow_inf_nan=False, description="largest norm of a gradient; None: any"
+    )
+    statistics: Variant | None = Field(
+        default=None,
+        description="of normalisation layers: average, pooled or silo (kept); None: what suits the method",
     )
     dtype: Literal["float32", "float64"] = Field(default="float32", description="precision of models")
     engine: HereEngine | RayEngineChoice = Field(
@@ -263,7 +284,7 @@ def _check_name(section: str, options: Section) -> None:
     if not isinstance(name, _OBJECTS.get(section, ())):
         raise UserError(f"{section}={name} is not possible: it must be a name")
     for option in options if not isinstance(name, pd.DataFrame) else ():  # a table still needs its options
-        if option != "name":
+        if option != "name" and not (section == "model" and option in OF_EVERY_MODEL):
             raise UserError(f"{section}.{option} is not possible beside a {section} that was made already")
 
 
@@ -286,6 +307,8 @@ def _with_sections(settings: Settings) -> Settings:
         "checkpoint": CheckpointSettings,
     }
     built: Settings = _listed(settings, "trackers")
+    if "," in str(settings.get("train")):  # one word may also be a rule
+        built = _listed(built, "train")
     for name, kind in sections.items():
         if name in built and not isinstance(built[name], kind):
             if not isinstance(built[name], Mapping):
@@ -294,7 +317,7 @@ def _with_sections(settings: Settings) -> Settings:
                     f"{name}={built[name]} is not possible: it has settings, as {name}.{first}=..."
                 )
             built[name] = build(kind, _listed(built[name], "metrics"), name)
-    for name, choices in (("engine", ENGINES), ("robust", RULES)):
+    for name, choices in (("engine", ENGINES), ("robust", RULES), ("outer", OUTER_STEPS)):
         chosen = built.get(name)
         if isinstance(chosen, Mapping) and chosen.get("name") in choices:
             built[name] = build(choices[chosen["name"]], chosen, name)
@@ -334,21 +357,32 @@ def rates_of(method: Method) -> list[str]:
 
 
 def _checked_model(section: Section) -> Section:
-    if not isinstance(section["name"], str):
-        return section
-    options = {key: value for key, value in section.items() if key != "name"}
-    factory = MODELS.find(section["name"])
-    if not MODELS.is_own(section["name"]):
+    name = section["name"]
+    factory = MODELS.find(name) if isinstance(name, str) else None
+    options, others = without_preparation(section, factory)
+    prepared = _unmistakable_file(Preparation.of(others).plain(), "weights")
+    if factory is None:
+        return {**options, **prepared}
+    del options["name"]
+    if not MODELS.is_own(name):
         options = check_arguments(factory, options, "model", given=("federation",))
         options = {key: list(v) if isinstance(v, tuple) else v for key, v in options.items()}
-    return {"name": MODELS.spelled(section["name"]), **options}
+    return {"name": MODELS.spelled(name), **options, **prepared}
 
 
 def _unmistakable(section: Section) -> Section:
-    """A run can be resumed from any folder: a path to data does not depend on where one stands."""
+    """The data, whose path does not depend on where one stands."""
     name = section["name"]
     if not isinstance(name, str) or name == AT_SILOS:
         return section
     if is_name(name):
         return {**section, "name": DATA.spelled(name)}
-    return {**section, "name": str(Path(name).absolute()) if Path(name).exists() else name}
+    return _unmistakable_file(section, "name")
+
+
+def _unmistakable_file(section: Section, option: str) -> Section:
+    """A run can be resumed from any folder: a path does not depend on where one stands."""
+    path = section.get(option)
+    if path is None or not Path(path).exists():
+        return section
+    return {**section, option: str(Path(path).absolute())}

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 from idiolect.data.federation import Federation
 from idiolect.engines.engine import Setting
+from idiolect.engines.ways import why_one_by_one
+from idiolect.models.adapters import has_free_factors
 from idiolect.runs.config import RunConfig, build_method
 from idiolect.runs.rate_finder import find_rate
 from idiolect.runs.setup import build_setting
@@ -32,10 +34,29 @@ class Decision(NamedTuple):
 def decide(config: RunConfig, federation: Federation) -> Decision:
     """Fill in what suits the data."""
     config = decide_all_but_rates(config, federation)
+    notes = notes_on_model(config, _setting(config, federation))
     if not config.open_rates:
-        return Decision(config, ())
+        return Decision(config, notes)
     smoothness, reason = smoothness_for(config, federation)
-    return with_rates(config, smoothness, len(federation), reason)
+    config, own = with_rates(config, smoothness, len(federation), reason)
+    return Decision(config, (*own, *notes))
+
+
+def notes_on_model(config: RunConfig, setting: Setting) -> tuple[str, ...]:
+    """What is to be known of how the model is trained: what of it, and whether clients run one at a time."""
+    objective, notes = setting.objective, []
+    if objective.fixed_params():
+        trained = sum(value.numel() for value in objective.initial_params().values())
+        whole = sum(parameter.numel() for parameter in objective.module.parameters())
+        notes.append(f"{trained} of {whole} parameters are trained; the others are fixed and not sent")
+    if has_free_factors(objective.module):
+        notes.append(
+            "both factors of adapters are trained, and the average of products is not the product of "
+            "averages; model.adapter.freeze_a=true makes averages exact"
+        )
+    if config.engine.name != "sequential" and (reason := why_one_by_one(setting)) is not None:
+        notes.append(reason)
+    return tuple(notes)
 
 
 def decide_all_but_rates(config: RunConfig, federation: Federation) -> RunConfig:

@@ -1,6 +1,7 @@
 """A run on disk.
 
-    run.json            what was asked for, versions, notes, a fingerprint of the data (null: at silos)
+    run.json            what was asked for, versions, notes, fingerprints of the data (null: at silos) and of
+                        the file that the model's first weights are from, if any
     config.yaml         the whole configuration; `idiolect run config.yaml` repeats the run
     clients.parquet     client, train, validation, test: rows of each client
     metrics.parquet     round, client, kind, part, metric, value
@@ -33,12 +34,14 @@ from typing import Any
 import pandas as pd
 import torch
 
+from idiolect.core import tree
 from idiolect.data.federation import Federation
 from idiolect.data.preprocessing import Preprocessing
 from idiolect.engines.compiler.doubt import Doubt
 from idiolect.engines.local_view import stand_in
 from idiolect.errors import UserError
 from idiolect.evaluation.summary import client_values
+from idiolect.models.weights import weights_fingerprint
 from idiolect.runs.checkpoint import (
     all_checkpoints,
     checkpoint_of,
@@ -52,7 +55,7 @@ from idiolect.runs.records import TABLES, TableName, join
 from idiolect.runs.rounds import Training
 from idiolect.runs.run_summary import as_computed
 from idiolect.runs.settings import read_settings
-from idiolect.runs.setup import load_federation
+from idiolect.runs.setup import load_federation, preparation_of
 from idiolect.store.files import (
     clear_write_errors,
     new_folder,
@@ -114,6 +117,8 @@ class RunFolder:
             digest = None if federation is None else fingerprint(federation)
             told = [*(() if federation is None else federation.notes), *notes]
             facts = {"format": FORMAT, "data_sha256": digest, "versions": versions(), "notes": told}
+            if weights := preparation_of(config).weights:
+                facts["weights_sha256"] = weights_fingerprint(weights)
             write_json(folder / "run.json", {**facts, "asked": asked})
         created = cls(path)
         for note in told:
@@ -144,6 +149,15 @@ class RunFolder:
         """Versions and the data's fingerprint."""
         facts: dict[str, Any] = read_json(self.path / "run.json")
         return facts
+
+    def require_same_weights(self) -> None:
+        """Refuse to go on, or to give models, if the file of the model's first weights is another one now."""
+        path = preparation_of(self.config).weights
+        if path is not None and weights_fingerprint(path) != self.facts().get("weights_sha256"):
+            raise UserError(
+                f"model.weights={path!r} changed since the run {str(self.path)!r} began; "
+                "put the file back, or start a new run in another folder"
+            )
 
     @property
     def notes(self) -> list[str]:
@@ -314,7 +328,9 @@ def fingerprint(federation: Federation) -> str:
     """A digest of all data: a resumed run must see what it saw before."""
     digest = hashlib.sha256("\n".join(federation.names).encode())
     parts = (federation.train, federation.validation, federation.test)
-    for tensor in (federation.inputs, federation.targets, *(t for p in parts for t in (p.index, p.offsets))):
+    digest.update("".join(tree.to_named(federation.inputs)).encode())  # nothing if there is one tensor
+    inputs = tree.leaves(federation.inputs)
+    for tensor in (*inputs, federation.targets, *(t for p in parts for t in (p.index, p.offsets))):
         digest.update(tensor.contiguous().numpy().tobytes())
     return digest.hexdigest()
 

@@ -81,6 +81,7 @@ def continue_run(folder: RunFolder, watch: Watch = nobody) -> RunFolder:
             f"the data {config.data['name']!r} changed since the run {str(folder.path)!r} began; "
             "start a new run in another folder"
         )
+    folder.require_same_weights()
     return _begin(folder, build_simulation(config, federation), watch, newcomers)
 
 
@@ -90,6 +91,7 @@ def reported_simulation(folder: RunFolder, kind: str | None = None) -> Simulatio
     Of a run between silos it is without its clients.
     """
     config = folder.config
+    folder.require_same_weights()
     simulation = build_simulation(config, folder.federation())
     place_states(simulation, config, folder.path)
     # Whoever asks for a kind that there is not is told by what looks for the model.

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from idiolect.core.inputs import take_rows
 from idiolect.core.objective import Batch
 from idiolect.data.preprocessing import Preprocessing
 from idiolect.evaluation.intervals import RESAMPLES, Interval, interval_of, interval_of_mean
@@ -229,7 +230,7 @@ def _measured(simulation: Simulation, config: RunConfig, place: int, model: Pers
         if not len(rows):
             continue
         weights = torch.full((len(rows),), 1 / len(rows), dtype=model.dtype)
-        batch = Batch(federation.inputs[rows], federation.targets[rows], weights)
+        batch = Batch(take_rows(federation.inputs, rows), federation.targets[rows], weights)
         outputs = model.outputs(batch.inputs)
         for metric in config.evaluation.measures(federation).metrics:
             value = float(metric(model.task, outputs, batch))

@@ -8,11 +8,15 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from idiolect.core.objective import Mixture, Predictor
+from idiolect.core.inputs import Inputs, as_arguments, in_real_precision
+from idiolect.core.modules import tensors_of
+from idiolect.core.neighbours import Neighbours, Store, answer, filled
+from idiolect.core.objective import Mixture, Predictor, with_features
 from idiolect.core.task import Task
 from idiolect.core.tree import Params
 from idiolect.data.preprocessing import Preprocessing
 from idiolect.errors import UserError
+from idiolect.models import merge_adapters
 
 
 class MixedModel(nn.Module):
@@ -23,13 +27,28 @@ class MixedModel(nn.Module):
         self.members = nn.ModuleList(members)
         self.register_buffer("weights", weights)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
         """The mixed outputs."""
-        outputs = torch.stack([member(inputs) for member in self.members])
+        outputs = torch.stack([member(*inputs, **named) for member in self.members])
         return torch.tensordot(self.weights, outputs, dims=1)
 
 
-def as_module(predictor: Predictor, module: nn.Module, whose: str) -> nn.Module:
+class NeighbourModel(nn.Module):
+    """A model, and stored rows that are asked beside it."""
+
+    def __init__(self, model: nn.Module, store: Store, task: Task) -> None:
+        super().__init__()
+        self.model, self.task = model, task
+        for name, tensor in store._asdict().items():
+            self.register_buffer(name, tensor)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The model's outputs with the neighbours' votes in them."""
+        store = Store(*(getattr(self, name) for name in Store._fields))
+        return answer(store, self.task, *with_features(self.model, lambda: self.model(inputs)))
+
+
+def as_module(predictor: Predictor, module: nn.Module, task: Task, whose: str) -> nn.Module:
     """A predictor as a module of its own; `module` is the architecture and is left as it is.
 
     A predictor that is not finite is refused, as the model of `whose`.
@@ -37,6 +56,8 @@ def as_module(predictor: Predictor, module: nn.Module, whose: str) -> nn.Module:
     if isinstance(predictor, Mixture):
         members = [_with_params(module, params) for params in predictor.members]
         own: nn.Module = MixedModel(members, torch.stack([w.detach() for w in predictor.weights]))
+    elif isinstance(predictor, Neighbours):
+        own = NeighbourModel(_with_params(module, predictor.params), filled(predictor.store), task)
     else:
         own = _with_params(module, predictor)
     require_finite(own, whose)
@@ -67,11 +88,11 @@ class PersonalModel:
         """The precision of the parameters."""
         return next(self.module.parameters()).dtype
 
-    def outputs(self, inputs: Tensor) -> Tensor:
+    def outputs(self, inputs: Inputs) -> Tensor:
         """The model's outputs for rows that are inputs already."""
-        inputs = inputs.to(self.dtype) if inputs.is_floating_point() else inputs
+        arguments, keywords = as_arguments(in_real_precision(inputs, self.dtype))
         with torch.no_grad():
-            return torch.as_tensor(self.module(inputs))
+            return torch.as_tensor(self.module(*arguments, **keywords))
 
     def decide(self, outputs: Tensor) -> Tensor:
         """What outputs say: numbers of classes, or numbers in the target's own units.
@@ -124,8 +145,10 @@ class PersonalModel:
 
 
 def _with_params(module: nn.Module, params: Params) -> nn.Module:
+    """A copy of the module with these parameters; what is fixed it has already, and adapters are merged."""
     own = copy.deepcopy(module)
     with torch.no_grad():
-        for name, parameter in own.named_parameters():
-            parameter.copy_(params[name])
-    return own
+        tensors = tensors_of(own)
+        for name, value in params.items():
+            tensors[name].copy_(value)
+    return merge_adapters(own)

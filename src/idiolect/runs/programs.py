@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from idiolect.core import tree
+from idiolect.core.inputs import Inputs, as_arguments
 from idiolect.data.preprocessing import Column, Preprocessing
 from idiolect.errors import UserError
 from idiolect.runs.client_model import personal_model
@@ -43,17 +45,17 @@ def export_program(run: RunFolder, client: str | None, target: Path, kind: str |
     simulation = reported_simulation(run, kind)
     kind, model = personal_model(simulation, client, kind, thresholds_of(run.summary()))
     card = card_of(simulation, run.config, client, kind, model, run)
-    return write_program(model, simulation.federation.inputs[0], card, target)
+    return write_program(model, tree.row(simulation.federation.inputs, 0), card, target)
 
 
-def write_program(model: PersonalModel, row: Tensor, card: ModelCard, target: Path) -> Path:
+def write_program(model: PersonalModel, row: Inputs, card: ModelCard, target: Path) -> Path:
     """Write a model whose inputs are like this row to a new file, and its card beside it."""
     write = check_target(target)
     if model.preprocessing is None:
-        program: nn.Module = TensorProgram(model)
+        program: nn.Module = TensorProgram(model) if isinstance(row, Tensor) else TensorsProgram(model)
     else:
         program, row = TableProgram(model), torch.zeros(len(model.preprocessing.columns), dtype=torch.float64)
-    rows = torch.stack([row, row])  # one row would be taken for the only number of rows there is
+    rows = tree.stack([row, row])  # one row would be taken for the only number of rows there is
     with _quiet():
         content = write(program.eval(), rows, model, card)
     write_bytes(card_beside(target), card.markdown().encode())
@@ -66,7 +68,7 @@ def card_beside(target: Path) -> Path:
     return target.with_name(f"{target.name}.card.md")
 
 
-def check_target(target: Path) -> "Callable[[nn.Module, Tensor, PersonalModel, ModelCard], bytes]":
+def check_target(target: Path) -> "Callable[[nn.Module, Inputs, PersonalModel, ModelCard], bytes]":
     """What makes such a file; a name that is not possible is refused before anything is computed."""
     if target.suffix not in _FORMATS:
         raise UserError(f"--to {target} must end in {' or '.join(_FORMATS)}")
@@ -91,6 +93,20 @@ class TensorProgram(nn.Module):
     def forward(self, inputs: Tensor) -> Answers:
         """The model's outputs, and what they say."""
         outputs = self.module(inputs)
+        return {"outputs": outputs, **_answers(self.model, outputs)}
+
+
+class TensorsProgram(nn.Module):
+    """The same for a model that takes several inputs, in order or by name."""
+
+    def __init__(self, model: PersonalModel) -> None:
+        super().__init__()
+        self.model = model
+        self.module = model.module
+
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Answers:
+        """The model's outputs, and what they say."""
+        outputs = self.module(*inputs, **named)
         return {"outputs": outputs, **_answers(self.model, outputs)}
 
 
@@ -184,22 +200,29 @@ def _left_out(answers: Tensor, rows: Tensor) -> Tensor:
     return torch.where(rows if answers.ndim == 1 else rows[:, None], nothing, answers)
 
 
-def _torch_program(program: nn.Module, rows: Tensor, model: PersonalModel, card: ModelCard) -> bytes:
+def _torch_program(program: nn.Module, rows: Inputs, model: PersonalModel, card: ModelCard) -> bytes:
     buffer = io.BytesIO()
-    exported = torch.export.export(program, (rows,), dynamic_shapes=any_number_of_rows())
+    arguments, keywords = as_arguments(rows)
+    shapes = any_number_of_rows(rows)
+    exported = torch.export.export(program, arguments, keywords, dynamic_shapes=shapes)
     torch.export.save(exported, buffer, extra_files={CARD: to_json(card.plain())})
     return buffer.getvalue()
 
 
-def _onnx_program(program: nn.Module, rows: Tensor, model: PersonalModel, card: ModelCard) -> bytes:
+def _onnx_program(program: nn.Module, rows: Inputs, model: PersonalModel, card: ModelCard) -> bytes:
+    if not isinstance(rows, Tensor):
+        raise UserError("a model of several inputs goes into a .pt2; what is written as .onnx takes one")
     from idiolect.runs.onnx_program import assemble  # what it needs is an extra
 
     return assemble(program, rows, model, to_json(card.plain()))
 
 
-def any_number_of_rows() -> tuple[dict[int, object]]:
+def any_number_of_rows(rows: Inputs) -> Any:
     """The first axis is of any length."""
-    return ({0: torch.export.Dim("rows")},)
+    anything = {0: torch.export.Dim("rows")}
+    if isinstance(rows, Tensor):
+        return (anything,)
+    return {"named" if isinstance(rows, dict) else "inputs": tree.map_tree(lambda leaf: anything, rows)}
 
 
 _FORMATS = {".pt2": _torch_program, ".onnx": _onnx_program}

@@ -61,7 +61,7 @@ def _loss_after(rate: float, setting: Setting, federation: Federation) -> float:
     ).play(ROUNDS)
 
     def look(client: ClientState, brief: Message, site: Site) -> torch.Tensor:
-        return site.objective.data_loss(brief.w, site.all_rows)
+        return site.objective.data_loss(simulation.method.predictors(client, brief)["global"], site.all_rows)
 
     losses = simulation.survey(look, federation.train)
     return float(losses.double().mean())

@@ -18,8 +18,8 @@ from idiolect.errors import UserError
 Settings = dict[str, Any]
 
 # Sections that are chosen by a name and have options of their own.
-NAMED_SECTIONS = ("method", "data", "model", "engine", "robust")
-OPTIONAL_SECTIONS = ("robust",)  # of these: None is none
+NAMED_SECTIONS = ("method", "data", "model", "engine", "robust", "outer")
+OPTIONAL_SECTIONS = ("robust", "outer")  # of these: None is none
 # Settings of other sections that are chosen so: `codec.up=topk codec.up.keep=0.1`.
 NAMED_SETTINGS = (("codec", "up"), ("codec", "down"), ("participation", "plan"))
 # Short names, and what they are short for.
@@ -129,7 +129,8 @@ def _override(argument: str) -> Settings:
         raise UserError(f"{argument!r} is not a setting: it must look like rounds=50 or method.mixing=0.5")
     if not text:
         raise UserError(f"{argument!r} has no value: give it as {key}=VALUE (null for none)")
-    if re.fullmatch(r"[?,;|.:/+*#-]+", text):  # a mark, such as "?" for missing values or "|" between columns
+    # A mark, such as "?" for missing values or "|" between columns; or a pattern, such as "*.bias".
+    if re.fullmatch(r"[?,;|.:/+*#-]+", text) or text.startswith("*"):
         return normalise({key: text})
     try:
         value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]), resolve=True)["value"]  # type: ignore[index, call-overload]

@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 import torch
 
+from idiolect.aggregation.outer import Outer
 from idiolect.aggregation.robust import Robust
+from idiolect.core.method import Method
 from idiolect.data.catalogue import CATALOGUE as DATA
 from idiolect.data.catalogue import is_name, load
 from idiolect.data.federation import Federation, upper_class_shares
@@ -15,7 +17,9 @@ from idiolect.data.hints import listed
 from idiolect.engines.assembly import set_up
 from idiolect.engines.engine import Setting
 from idiolect.errors import UserError
+from idiolect.models import CATALOGUE as MODELS
 from idiolect.models import build_model
+from idiolect.models.preparation import Preparation, without_preparation
 from idiolect.runs.config import AT_SILOS, RunConfig, build_method
 from idiolect.simulation import Simulation
 from idiolect.store.disk import DiskStore
@@ -74,11 +78,13 @@ def build_setting(config: RunConfig, federation: Federation, store: Store | None
     """What a run is played with: in a simulation, at a coordinator and at a silo alike."""
     options = dict(config.model)
     model = options.pop("name")
+    preparation = preparation_of(config)
     if isinstance(model, str):
         model = build_model(model, federation, seed=config.seed, **options)
-    method = build_method(config.method)
+    else:
+        model = preparation.prepare_copy(model, config.seed)
     return set_up(
-        config.codec.wrap(method if config.robust is None else Robust(method, config.robust)),
+        _method_of(config),
         model,
         federation,
         seed=config.seed,
@@ -86,8 +92,27 @@ def build_setting(config: RunConfig, federation: Federation, store: Store | None
         weight_decay=config.weight_decay,
         dtype=torch.float64 if config.dtype == "float64" else torch.float32,
         clip=config.clip,
+        statistics=config.statistics,
         store=store,
+        train=config.train or ("adapter" if preparation.adapter else None),
     )
+
+
+def _method_of(config: RunConfig) -> Method:
+    """The method with what the settings put around it."""
+    method = build_method(config.method)
+    if config.outer is not None:
+        method = Outer(method, config.outer)
+    if config.robust is not None:
+        method = Robust(method, config.robust)
+    return config.codec.wrap(method)
+
+
+def preparation_of(config: RunConfig) -> Preparation:
+    """What is done to the model before the run."""
+    name = config.model["name"]
+    factory = MODELS.find(name) if isinstance(name, str) else None
+    return Preparation.of(without_preparation(config.model, factory)[1])
 
 
 def build_simulation(config: RunConfig, federation: Federation) -> Simulation:

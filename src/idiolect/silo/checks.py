@@ -4,8 +4,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from torch import Tensor
+
 from idiolect.core import tree
-from idiolect.core.tree import Tree
+from idiolect.core.tree import Params, Tree
 from idiolect.errors import UserError
 from idiolect.silo.wire import signature
 
@@ -36,6 +38,14 @@ def require_finite(content: Tree, what: str) -> None:
     """Refuse numbers that are none."""
     if not all(bool(leaf.isfinite().all()) for leaf in tree.leaves(content)):
         raise UserError(f"{what} has numbers that are not finite (NaN or infinite numbers)")
+
+
+def named_tensors(content: Tree) -> Params:
+    """Parameters by name, all of them finite; anything else is refused."""
+    if not isinstance(content, Mapping) or not all(isinstance(leaf, Tensor) for leaf in content.values()):
+        raise UserError("the weights of the model are not tensors by name")
+    require_finite(content, "the weights of the model")
+    return dict(content)
 
 
 def rounded(value: float, digits: int) -> float:

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import pandas as pd
 import torch
 
+from idiolect.core.fixed import put_weights
 from idiolect.core.objective import Batch, Objective, Predictor
-from idiolect.core.tree import Tree
+from idiolect.core.tree import Params, Tree
 from idiolect.data.federation import Federation, Rows
 from idiolect.data.preprocessing import Preprocessing
 from idiolect.data.reading import Reading, read_table
@@ -57,7 +58,7 @@ def silo_choose(*, state: str | Path, data: str | Path | pd.DataFrame) -> SiloCh
     if not len(federation.validation.index):
         raise UserError("nothing can be chosen: the agreed fractions give this silo no validation rows")
     measures = config.evaluation.measures(federation)
-    alone = _trained_alone(config, federation, measures)
+    alone = _trained_alone(config, federation, measures, vault.weights)
     objective = alone.engine.setting.objective
     everything: dict[str, Tree] = {ALONE: alone.predictor(0)["personal"], **models}
     values = {kind: _value(objective, federation, measures, model) for kind, model in everything.items()}
@@ -82,11 +83,15 @@ def _own_rows(schema: Schema, table: pd.DataFrame, name: str) -> Federation:
     return replace(federation, train=train, validation=validation, test=test)
 
 
-def _trained_alone(config: RunConfig, federation: Federation, measures: Measures) -> Simulation:
+def _trained_alone(
+    config: RunConfig, federation: Federation, measures: Measures, weights: Params
+) -> Simulation:
     """The silo alone, at the round that is best on its validation rows."""
     own = {name: config.method[name] for name in _AS_IN_THE_RUN if name in config.method}
     config = replace(config, method={"name": Local.name, **own})
-    simulation = Simulation.of(build_setting(config, federation), Uniform(), "sequential")
+    setting = build_setting(config, federation)
+    put_weights(setting.objective.module, weights)
+    simulation = Simulation.of(setting, Uniform(), "sequential")
     memory = Memory()
     broke_off = play_rounds(simulation, config.pace, measures, memory)
     return Result(simulation, memory, measures, "validation", broke_off).simulation

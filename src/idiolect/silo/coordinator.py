@@ -9,14 +9,16 @@ from torch import Tensor
 
 from idiolect.core.exchange import ServerState
 from idiolect.core.method import Method
+from idiolect.core.tree import Params
 from idiolect.data.federation import Federation
+from idiolect.engines.local_view import stand_in
 from idiolect.engines.round import PlayedRound, play_round
 from idiolect.errors import UserError
 from idiolect.evaluation.metrics import Measures
 from idiolect.participation.sampling import Plan
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.lifecycle import play
-from idiolect.runs.setup import build_setting
+from idiolect.runs.setup import build_setting, preparation_of
 from idiolect.silo.audit import AuditedLink, AuditLog
 from idiolect.silo.checks import whole_number
 from idiolect.silo.history import History
@@ -25,6 +27,7 @@ from idiolect.silo.rates import decide_rates
 from idiolect.silo.requests import Link, Request, ask_all
 from idiolect.silo.schema_search import agree_on_schema
 from idiolect.silo.secure.admission import UNTOLD_ROWS
+from idiolect.silo.serve_settings import ServeSettings
 from idiolect.silo.served_run import ServedRun
 from idiolect.silo.silos import Silos
 from idiolect.silo.versions import VERSION, require_same_version
@@ -96,6 +99,7 @@ def coordinate(
 
 def _begin(run: ServedRun, link: Link, monitor: Monitor, known: "KnownKeys | None") -> Coordination:
     """What is to be played, in the state of the last checkpoint."""
+    run.folder.require_same_weights()
     with monitor.asking("greeting", "summary of its columns"):
         agree_on_schema(run, link)
     settings = run.settings
@@ -139,6 +143,7 @@ def _greet(run: ServedRun, link: Link) -> dict[str, _Greeting]:
     """Agree with every silo on configuration and schema; with enough of them where a run goes on."""
     settings = run.settings
     before = run.known_rows()
+    weights = _weights_to_send(settings)
     requests = {}
     for number, name in enumerate(settings.silos):
         header = {
@@ -152,7 +157,8 @@ def _greet(run: ServedRun, link: Link) -> dict[str, _Greeting]:
             "schema": settings.agreed_schema.plain(),
         }
         read = partial(_read_greeting, before.get(name)) if settings.secure is None else _read_silent_greeting
-        requests[name] = Request(header, {}, read)
+        trees = {"weights": weights} if weights else {}
+        requests[name] = Request(header, trees, read)
     minimum = settings.minimum(len(requests)) if before else len(requests)
     return ask_all(link, requests, settings.patience, minimum)
 
@@ -179,3 +185,15 @@ def _read_silent_greeting(packet: Packet) -> _Greeting:
     """What a silo tells where sums are secure: that it is there, and not how many rows it has."""
     require_same_version(packet.header, "the coordinator", "this silo")
     return _Greeting(dict(UNTOLD_ROWS), packet.header.get("known") is True)
+
+
+def _weights_to_send(settings: ServeSettings) -> Params:
+    """What silos cannot make of the configuration, sent when they agree and never again.
+
+    The fixed part of the model, which must be equal everywhere, and all first weights if they are of a file.
+    """
+    rows = pd.DataFrame(1, index=list(settings.silos), columns=["train", "validation", "test"])
+    federation = stand_in(settings.agreed_schema.preprocessing, rows)
+    objective = build_setting(settings.config, federation).objective
+    is_from_file = preparation_of(settings.config).weights is not None
+    return objective.module.state_dict() if is_from_file else objective.fixed_params()

@@ -14,7 +14,8 @@ from torch import Tensor
 from idiolect.core import tree
 from idiolect.core.cohort import Cohort, Population
 from idiolect.core.exchange import ClientState, Epochs, Exchange, Message, Site
-from idiolect.core.tree import Tree
+from idiolect.core.fixed import put_weights
+from idiolect.core.tree import Params, Tree
 from idiolect.data.federation import Federation, Rows
 from idiolect.engines.sequential import Assignment, Sequential
 from idiolect.errors import UserError
@@ -46,6 +47,7 @@ class Engagement:
         table: pd.DataFrame,
         vault: RunVault,
         limits: Limits,
+        weights: Params,
         *,
         shares_metrics: bool = True,
         credentials: Credentials | None = None,
@@ -66,6 +68,7 @@ class Engagement:
         vault.require_same_rows(self.fingerprint)
         _admit_model(config, federation, limits)
         self.setting = build_setting(config, federation)
+        put_weights(self.setting.objective.module, weights)
         self.engine = Sequential(self.setting)
         self.measures = config.evaluation.measures(federation)
         limits.admit_batch(int(self.setting.batches.batch_sizes[self.ids]))

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from idiolect.core.fixed import put_weights
 from idiolect.engines.local_view import stand_in
 from idiolect.errors import UserError
 from idiolect.runs.model_card import ModelCard, bare_card
@@ -50,6 +51,7 @@ def _model_and_card(folder: Path, kind: str | None) -> tuple[PersonalModel, Mode
     schema, config = Schema.from_plain(agreement["schema"]), agreed_config(agreement["config"])
     rows = pd.DataFrame(1, index=["here"], columns=["train", "validation", "test"])
     setting = build_setting(config, stand_in(schema.preprocessing, rows))
+    put_weights(setting.objective.module, vault.weights)
     kind = kind or setting.method.judged_by
     if kind == CHOSEN:
         predictor, kept = vault.chosen()
@@ -59,7 +61,7 @@ def _model_and_card(folder: Path, kind: str | None) -> tuple[PersonalModel, Mode
     else:
         raise UserError(f"--kind {kind} is not possible: the models are {', '.join((*models, CHOSEN))}")
     client = str(agreement["name"])
-    module = as_module(predictor, setting.objective.module, f"client {client!r}")
+    module = as_module(predictor, setting.objective.module, setting.objective.task, f"client {client!r}")
     model = PersonalModel(module, schema.task, schema.preprocessing.class_names, schema.preprocessing)
     card = bare_card(model, config, client, kind, round_number)
     return model, replace(card, clients=int(agreement["clients"]))

@@ -45,16 +45,19 @@ def rehearsed_upload(
     rows = Batch(
         torch.zeros_like(federation.inputs[:1]),
         torch.zeros_like(federation.targets[:1]),
-        torch.ones(1, dtype=setting.objective.dtype),
+        torch.ones(1, dtype=federation.inputs.dtype),
+        torch.tensor(0),
     )
     site = Site(
         objective=setting.objective,
         client_id=client_id,
         size=torch.tensor(1),
         steps=torch.tensor(1),
+        full_steps=torch.tensor(1),
         key=setting.client_key(client_id, round_number),
         clock=Clock(torch.tensor(round_number), torch.tensor(0), setting.clock_steps(exchange)),
         rows=rows,
+        validation=rows,
     )
     return exchange.finish(exchange.begin(client, down, site), client, down, site)[1]
 

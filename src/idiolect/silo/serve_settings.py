@@ -10,7 +10,9 @@ from idiolect.evaluation.metrics import all_named, measures_of
 from idiolect.participation import Participation
 from idiolect.participation.work import Fixed
 from idiolect.runs.config import AT_SILOS, RunConfig, resolve
+from idiolect.runs.identity import ADDED_LATER
 from idiolect.runs.settings import Settings, merge
+from idiolect.runs.setup import preparation_of
 from idiolect.silo.requests import Patience
 from idiolect.silo.schema import Schema, Search, read_schema
 from idiolect.silo.secure.agreement import SecureSettings
@@ -25,7 +27,20 @@ _OWN = (
     "most_megabytes",
 )
 # What decides the numbers at a silo; everything else stays with the coordinator.
-_SHARED = ("method", "codec", "model", "rounds", "seed", "batch_size", "weight_decay", "clip", "dtype")
+_SHARED = (
+    "method",
+    "codec",
+    "robust",
+    "model",
+    "train",
+    "rounds",
+    "seed",
+    "batch_size",
+    "weight_decay",
+    "clip",
+    "statistics",
+    "dtype",
+)
 # Whether silos may be asked for a part of their local work; who is, is the coordinator's plan.
 INCOMPLETE_WORK = "incomplete_work"
 SECURE = "secure"
@@ -70,6 +85,10 @@ class ServeSettings:
     def shared_config(self) -> dict[str, Any]:
         """The part of the configuration that silos agree to."""
         plain = self.config.plain()
+        for option in preparation_of(
+            self.config
+        ).file_options:  # files are here; silos are sent what is in them
+            del plain["model"][option]
         metrics = all_named(self.config.evaluation.metrics, self.config.evaluation.metric)
         return {key: plain[key] for key in _SHARED} | {
             "evaluation": {"metrics": list(metrics)},
@@ -149,10 +168,14 @@ def serve_settings(settings: Mapping[str, Any], folder: Path) -> ServeSettings:
 
 def agreed_config(shared: Mapping[str, Any]) -> RunConfig:
     """The configuration of which a silo was told the part that it agrees to; anything else is left out."""
-    if missing := [key for key in _SHARED if key not in shared]:
+    if missing := [key for key in _SHARED if key not in shared and key not in ADDED_LATER]:
         raise UserError(f"the configuration of the run has no {missing[0]}")
-    told = {key: shared[key] for key in _SHARED}
+    told = {key: shared.get(key, ADDED_LATER[key]) if key in ADDED_LATER else shared[key] for key in _SHARED}
     config = resolve(merge(_FIXED, {**told, "evaluation": {"metrics": shared["evaluation"]["metrics"]}}))
     if config.rounds is None:
         raise UserError("rounds=None is not possible between silos: give a number")
+    if (weights := preparation_of(config).weights) is not None:
+        raise UserError(
+            f"model.weights={weights} would read a file of the silo's; a coordinator sends weights"
+        )
     return config

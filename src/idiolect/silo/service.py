@@ -20,9 +20,12 @@ from typing import Any
 
 import pandas as pd
 
+from idiolect.core.fixed import fingerprint
+from idiolect.core.tree import Params
 from idiolect.errors import UserError
 from idiolect.silo.audit import AuditLog
 from idiolect.silo.budgets import MisfitBudget, SummaryBudget
+from idiolect.silo.checks import named_tensors
 from idiolect.silo.engagement import Engagement, echo
 from idiolect.silo.limits import Limits
 from idiolect.silo.plain_text import one_line
@@ -102,7 +105,7 @@ class Silo:
             case "summary":
                 return self._summary(header)
             case "hello":
-                return self._hello(header)
+                return self._hello(packet)
             case "work":
                 return self._engagement(header.get("run")).work(packet)
             case "evaluate":
@@ -131,11 +134,14 @@ class Silo:
         log.info("told a summary of %d columns for run %s", len(summary.columns), vault.folder.name)
         return pack({**echo(header), "summary": summary.plain()})
 
-    def _hello(self, header: dict[str, Any]) -> bytes:
+    def _hello(self, packet: Packet) -> bytes:
         """Agree on a run, or say why not."""
+        header, weights = packet.header, named_tensors(packet.trees.get("weights", {}))
         self._require_own_name(header)
         require_same_version(header, "this silo", "the coordinator")
         agreement = {key: header.get(key) for key in ("name", "number", "clients", "config", "schema")}
+        if weights:
+            agreement["weights"] = fingerprint(weights)
         vault = self._vault(header.get("run"))
         if self.requires_secure and not dict(agreement["config"] or {}).get(SECURE):
             raise UserError(
@@ -146,8 +152,8 @@ class Silo:
             self.limits.admit_another_run(len(list(self.folder.glob("*/run.json"))))
             self.misfits.require_left()
         # What is wrong with it is said before anything is kept.
-        engagement = self._engage(agreement, vault)
-        vault.agree(agreement, engagement.fingerprint)
+        engagement = self._engage(agreement, vault, weights)
+        vault.agree(agreement, weights, engagement.fingerprint)
         self._engagements[vault.folder.name] = engagement
         rows = engagement.rows
         log.info(
@@ -172,15 +178,16 @@ class Silo:
             agreement = vault.agreement
             if agreement is None:
                 raise UserError(f"the run {run!r} was never agreed with this silo")
-            self._engagements[run] = self._engage(agreement, vault)
+            self._engagements[run] = self._engage(agreement, vault, vault.weights)
         return self._engagements[run]
 
-    def _engage(self, agreement: dict[str, Any], vault: RunVault) -> Engagement:
+    def _engage(self, agreement: dict[str, Any], vault: RunVault, weights: Params) -> Engagement:
         return Engagement(
             agreement,
             self.table,
             vault,
             self.limits,
+            weights,
             shares_metrics=self.shares_metrics,
             credentials=self.credentials,
         )

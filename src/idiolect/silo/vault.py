@@ -1,6 +1,7 @@
 """A silo's own folder: its personal state in every run, kept through restarts of anybody.
 
     ID/run.json                      what was agreed: configuration, schema, name and number; of which rows
+    ID/weights.safetensors           what the model is that no seed gives: a fixed part, weights of a file
     ID/state-RRRRRR-E.safetensors    the state after exchange E of round R, and to which message it belongs
     ID/told.json                     to which messages metrics were told, and the clock of schedules
     ID/models.safetensors            the models that the client can predict with now
@@ -15,13 +16,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from idiolect.core.exchange import ClientState
-from idiolect.core.tree import Tree
+from idiolect.core.tree import Params, Tree
 from idiolect.errors import UserError
 from idiolect.silo.wire import pack, read_header, unpack
 from idiolect.store.files import read_json, remove_leftovers, write_bytes, write_json
 
 FORMAT = "idiolect-silo-1"
 _TOLD = "told.json"
+_WEIGHTS = "weights.safetensors"
 
 
 class Position(NamedTuple):
@@ -60,20 +62,29 @@ class RunVault:
         agreement.pop("rows", None)
         return agreement
 
+    @property
+    def weights(self) -> Params:
+        """What was sent of the model when the run was agreed."""
+        path = self.folder / _WEIGHTS
+        weights: Params = unpack(path.read_bytes()).trees["weights"] if path.is_file() else {}
+        return weights
+
     def require_same_agreement(self, agreement: dict[str, Any]) -> None:
         """Refuse what is not what was agreed before, if anything was: a run cannot be changed afterwards."""
         before = self.agreement
         if before is not None and before != agreement:
-            changed = [key for key in agreement if agreement[key] != before.get(key)]
+            changed = [key for key in {**before, **agreement} if agreement.get(key) != before.get(key)]
             raise UserError(
                 f"the run {self.folder.name!r} was agreed with another {' and '.join(changed)}; "
                 "an altered configuration needs a new run"
             )
 
-    def agree(self, agreement: dict[str, Any], rows: str) -> None:
-        """Keep what is agreed when a run begins, and the fingerprint of the rows."""
+    def agree(self, agreement: dict[str, Any], weights: Params, rows: str) -> None:
+        """Keep what is agreed when a run begins, what was sent of the model, the fingerprint of the rows."""
         if self.agreement is None:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if weights:
+                write_bytes(self.folder / _WEIGHTS, pack({"format": FORMAT}, {"weights": weights}))
             write_json(self.folder / "run.json", {"format": FORMAT, **agreement, "rows": rows})
         remove_leftovers(self.folder)
 

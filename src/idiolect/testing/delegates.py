@@ -98,6 +98,11 @@ class Wired(Delegate):
         self.client_half = client_half
         self.journals: dict[str, Any] = {}
 
+    def for_model(self, module: nn.Module) -> Self:
+        """Both halves for this model."""
+        self.client_half = self.client_half.for_model(module)
+        return super().for_model(module)
+
     def __getattr__(self, name: str) -> Any:
         of_client = name in ("client_init", "adapt", "predictors")
         return getattr(self.client_half if of_client else self.inner, name)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from idiolect.codecs.choice import CodecConfig, with_own_codec
 from idiolect.core import tree
 from idiolect.core.method import Method, PredictorKind
-from idiolect.core.objective import Mixture
+from idiolect.core.objective import members_of
 from idiolect.core.observed import observed
 from idiolect.errors import UserError
 from idiolect.participation.sampling import Plan, Uniform
@@ -162,7 +162,7 @@ def _names_kept(method: Method) -> None:
     if method.judged_by not in method.kinds:
         raise AssertionError(f"it is judged by {method.judged_by!r}, which is none of its models")
     for kind, predictor in predictors.items():
-        for member in predictor.members if isinstance(predictor, Mixture) else (predictor,):
+        for member in members_of(predictor):
             if member.keys() != names:
                 raise AssertionError(f"the {kind} model has the parameters {list(member)}, not {list(names)}")
 

@@ -36,7 +36,7 @@ class Body(NamedTuple):
 class FedRep(core.Method, core.Exchange):
     """A shared body and personal heads, trained one after the other."""
 
-    name: ClassVar[str] = "fedrep"
+    name: ClassVar[str] = "ownrep"
     paper: ClassVar[str] = "Collins et al. 2021"
     kinds: ClassVar[tuple[core.PredictorKind, ...]] = ("localized", "personal")
     judged_by: ClassVar[core.PredictorKind] = "personal"

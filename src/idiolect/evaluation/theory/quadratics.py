@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from idiolect.core.inputs import shown_shapes
 from idiolect.data.federation import Federation
 from idiolect.errors import UserError
 from idiolect.evaluation.theory.elastic import ProblemConstants
@@ -37,9 +38,10 @@ class QuadraticProblem:
     @classmethod
     def of(cls, federation: Federation) -> "QuadraticProblem":
         """From the training rows of a federation of quadratics (inputs √h, targets √h c + deviation / √h)."""
-        if federation.inputs.shape != federation.targets.shape or federation.inputs.ndim != 2:
+        inputs = federation.inputs
+        if not (isinstance(inputs, Tensor) and inputs.shape == federation.targets.shape and inputs.ndim == 2):
             raise UserError(
-                f"inputs {tuple(federation.inputs.shape)} and targets {tuple(federation.targets.shape)} must "
+                f"inputs {shown_shapes(inputs)} and targets {tuple(federation.targets.shape)} must "
                 "have one shape [rows, d]: take data=quadratics, quadratic-pair or quadratic-line"
             )
         curvatures, optima, variances = [], [], []

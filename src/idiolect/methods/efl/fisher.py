@@ -23,6 +23,7 @@ from torch.func import vmap
 
 from idiolect import core
 from idiolect.core import Params, Site, rng, tree
+from idiolect.core.inputs import take_rows
 from idiolect.methods.efl.row_scores import sum_of_squared_scores
 
 FisherKind = Literal["empirical", "sampled", "exact", "unit"]
@@ -68,7 +69,7 @@ def _choose(rows: core.Batch, count: int, size: Tensor, key: Tensor) -> core.Bat
     position = torch.arange(count)
     chosen = rng.permute(position % size, size, key)
     weights = (position < size) / torch.clamp(size, max=count).to(rows.weights.dtype)
-    return core.Batch(rows.inputs[chosen], rows.targets[chosen], weights)
+    return rows._replace(inputs=take_rows(rows.inputs, chosen), targets=rows.targets[chosen], weights=weights)
 
 
 def _chances(objective: core.Objective, predictions: Tensor) -> Tensor:

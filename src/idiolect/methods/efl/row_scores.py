@@ -2,7 +2,8 @@
 
 In general every row's gradient is formed. In a linear layer it is an outer product, (slope of the row's loss
 in the layer's outputs) x (the layer's inputs), so the sum of its squares is one product of two matrices,
-Σ_r weight_r slope_r² ⊗ input_r², and costs no more than the gradient of the mean loss.
+Σ_r weight_r slope_r² ⊗ input_r², and costs no more than the gradient of the mean loss. Models are looked at
+as they predict: a row of its own has no statistics for batch normalisation, and no dropout.
 """
 
 import functools
@@ -16,6 +17,7 @@ from torch.func import grad, vmap
 
 from idiolect import core
 from idiolect.core import Params, tree
+from idiolect.core.inputs import Inputs, take_rows
 
 ROWS_WITH_GRADIENTS = 16  # rows whose gradients are in memory at a time, for each client
 ROWS_WITH_SLOPES = 512  # rows whose inputs and slopes in all layers are
@@ -23,7 +25,7 @@ ROWS_WITH_SLOPES = 512  # rows whose inputs and slopes in all layers are
 
 def sum_of_squared_scores(objective: core.Objective, params: Params, rows: core.Batch) -> Params:
     """Σ_r weight_r (∂ loss_r / ∂w)²."""
-    if _is_made_of_linear_layers(objective, rows.inputs.shape[1:]):
+    if isinstance(rows.inputs, Tensor) and _is_made_of_linear_layers(objective, rows.inputs.shape[1:]):
         return _in_blocks(_by_layer, ROWS_WITH_SLOPES, objective, params, rows)
     return _in_blocks(_by_row, ROWS_WITH_GRADIENTS, objective, params, rows)
 
@@ -35,7 +37,7 @@ def _in_blocks(
     sum_of_squares: SumOfSquares, size: int, objective: core.Objective, params: Params, rows: core.Batch
 ) -> Params:
     blocks = (
-        tree.select(rows, slice(start, start + size))  # type: ignore[arg-type]
+        tree.select(rows._replace(key=()), slice(start, start + size))  # type: ignore[arg-type]
         for start in range(0, len(rows.weights), size)
     )
     return functools.reduce(tree.add, (sum_of_squares(objective, params, block) for block in blocks))
@@ -44,16 +46,23 @@ def _in_blocks(
 def _by_row(objective: core.Objective, params: Params, rows: core.Batch) -> Params:
     """Any model: the gradient of every row."""
 
-    def loss(params: Params, x: Tensor, y: Tensor) -> Tensor:
-        return objective.task.row_losses(objective.predict(params, x[None]), y[None])[0]
+    def loss(params: Params, x: Inputs, y: Tensor) -> Tensor:
+        alone = tree.map_tree(lambda leaf: leaf[None], x)
+        return objective.task.row_losses(objective.predict(params, alone), y[None])[0]
 
     try:
         scores = vmap(grad(loss), in_dims=(None, 0, 0))(params, rows.inputs, rows.targets)
     except (RuntimeError, NotImplementedError):  # a model that cannot be vmapped: one row at a time
         unit = torch.ones_like(rows.weights[:1])
-        singles = [core.Batch(x[None], y[None], unit) for x, y, _ in zip(*rows, strict=True)]
-        scores = tree.stack([objective.data_gradient(params, row) for row in singles])
+        places = [slice(place, place + 1) for place in range(len(rows.weights))]
+        singles = [core.Batch(take_rows(rows.inputs, one), rows.targets[one], unit) for one in places]
+        scores = tree.stack([_score(objective, params, row) for row in singles])
     return tree.weighted_sum(tree.map_tree(torch.square, scores), rows.weights)
+
+
+def _score(objective: core.Objective, params: Params, row: core.Batch) -> Params:
+    """The gradient of one row's loss."""
+    return core.gradient(lambda at: objective.data_loss(at, row), params)
 
 
 def _by_layer(objective: core.Objective, params: Params, rows: core.Batch) -> Params:

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from idiolect import core
 from idiolect.core import Params, Site, rng, tree
+from idiolect.core.inputs import take_rows
 from idiolect.methods.perm.sizes import Held, held
 
 PARTS = 8  # B: the error of ŝ adds 1 / (2 (B - 1)) to the variance of a distance, 7 %
@@ -75,7 +76,7 @@ def drawn(site: Site, count: int, tag: int) -> core.Batch:
     rows, size, place = site.all_rows, site.size.clamp_min(1), torch.arange(count)
     chosen = rng.permute(place % size, size, rng.fold(site.key, tag))
     weights = (place < size).to(rows.weights.dtype) / torch.minimum(size, torch.tensor(count))
-    return core.Batch(rows.inputs[chosen], rows.targets[chosen], weights)
+    return rows._replace(inputs=take_rows(rows.inputs, chosen), targets=rows.targets[chosen], weights=weights)
 
 
 def gradient_variance(
@@ -110,7 +111,8 @@ def row_variance(
         weights = rows.weights[part::PARTS]
         share = weights.sum()  # b_k / n; zero where there are fewer rows than parts
         scaled = weights / torch.where(share > 0, share, 1)
-        found = gradient(core.Batch(rows.inputs[part::PARTS], rows.targets[part::PARTS], scaled))
+        inputs, targets = take_rows(rows.inputs, slice(part, None, PARTS)), rows.targets[part::PARTS]
+        found = gradient(rows._replace(inputs=inputs, targets=targets, weights=scaled))
         if mean is None:
             mean, seen = found, share
             continue

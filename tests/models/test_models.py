@@ -3,6 +3,7 @@ import torch
 from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
+from idiolect.core.parts import last_layer
 from idiolect.core.task import Task
 from idiolect.data.federation import Federation, Rows
 from idiolect.errors import UserError
@@ -25,6 +26,11 @@ def text():
     return federation(codes, torch.tensor([1, 2, 3, 4, 29, 0]), Task("next-character", 30))
 
 
+def series():
+    x = torch.randn(6, 4, 3, generator=torch.Generator().manual_seed(0))
+    return federation(x, torch.tensor([0, 1, 1, 0, 1, 0]), Task("binary", 1))
+
+
 def plane():
     x = torch.tensor([[1.0, 2.0], [3.0, 0.5]])
     return federation(x, x * 2, Task("regression", 2))
@@ -38,6 +44,16 @@ CASES = {
     "cnn on 28": ("cnn", images(1, 28), {"filters": (3, 4), "hidden": 8}),
     "cnn on 32": ("cnn", images(3, 32), {"filters": (3, 4), "hidden": 8}),
     "char-lstm": ("char-lstm", text(), {"hidden": 6, "layers": 2}),
+    "cnn4": ("cnn4", images(1, 28), {"filters": (3, 4), "hidden": 8}),
+    "lenet on 28": ("lenet", images(1, 28), {}),
+    "lenet on 32": ("lenet", images(3, 32), {}),
+    "resnet": ("resnet", images(3, 8), {"depth": 10, "width": 3}),
+    "gru of codes": ("gru", text(), {"hidden": 6, "layers": 2, "embedding": 4}),
+    "gru of numbers": ("gru", series(), {"hidden": 5}),
+    "bag": ("bag", text(), {"embedding": 5}),
+    "bag with padding": ("bag", text(), {"embedding": 5, "padding": 2}),
+    "transformer": ("transformer", text(), {"size": 6, "heads": 2, "hidden": 5}),
+    "transformer with padding": ("transformer", text(), {"size": 4, "heads": 2, "hidden": 5, "padding": 2}),
     "quadratic": ("quadratic", plane(), {}),
 }
 
@@ -79,6 +95,62 @@ def test_char_lstm_agrees_with_torchs_own():
         assert torch.allclose(ours(data.inputs), ours.output(states[:, -1]), atol=1e-6)
 
 
+def test_gru_agrees_with_torchs_own():
+    data = text()
+    ours = build_model("gru", data, hidden=5, layers=2, embedding=8)
+    theirs = nn.GRU(8, 5, num_layers=2, batch_first=True)
+    with torch.no_grad():
+        for layer in range(2):
+            getattr(theirs, f"weight_ih_l{layer}").copy_(ours.input_maps[layer].weight)
+            getattr(theirs, f"weight_hh_l{layer}").copy_(ours.state_maps[layer].weight)
+            getattr(theirs, f"bias_ih_l{layer}").copy_(ours.input_maps[layer].bias)
+            getattr(theirs, f"bias_hh_l{layer}").copy_(ours.state_maps[layer].bias)
+        states, _ = theirs(ours.embedding(data.inputs))
+        assert torch.allclose(ours(data.inputs), ours.output(states[:, -1]), atol=1e-6)
+
+
+def test_transformer_agrees_with_torchs_own():
+    data, padding = text(), 2
+    ours = build_model("transformer", data, size=6, heads=2, hidden=5, padding=padding)
+    layer = nn.TransformerEncoderLayer(6, 2, 5, dropout=0.0, batch_first=True, norm_first=True)
+    theirs = nn.TransformerEncoder(layer, 2, norm=ours.norm, enable_nested_tensor=False)
+    with torch.no_grad():
+        for own, other in zip(ours.layers, theirs.layers, strict=True):
+            other.self_attn.in_proj_weight.copy_(own.queries_keys_values.weight)
+            other.self_attn.in_proj_bias.copy_(own.queries_keys_values.bias)
+            other.self_attn.out_proj.load_state_dict(own.attended.state_dict())
+            other.linear1.load_state_dict(own.hidden.state_dict())
+            other.linear2.load_state_dict(own.dense.state_dict())
+            other.norm1.load_state_dict(own.attention_norm.state_dict())
+            other.norm2.load_state_dict(own.dense_norm.state_dict())
+        codes = data.inputs.clone()
+        codes[0, 3:] = padding
+        is_word = codes != padding
+        states = theirs(ours.embedding(codes) + ours.positions, src_key_padding_mask=~is_word)
+        means = torch.stack([row[words].mean(0) for row, words in zip(states, is_word, strict=True)])
+        assert torch.allclose(ours(codes), ours.output(means), atol=1e-6)
+
+
+def test_bag_agrees_with_torchs_own_and_padding_counts_for_nothing():
+    data, padding = text(), 2
+    ours = build_model("bag", data, embedding=5, padding=padding)
+    theirs = nn.EmbeddingBag.from_pretrained(ours.embedding.weight, padding_idx=padding)
+    codes = data.inputs.clone()
+    codes[0], codes[1, 3:] = padding, padding
+    assert torch.allclose(ours(codes), ours.output(theirs(codes)), atol=1e-6)
+    assert torch.allclose(ours(codes)[0], ours.output.bias)
+    assert build_model("transformer", data, padding=padding)(codes).isfinite().all()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_head_is_the_last_layer(case):
+    name, data, options = CASES[case]
+    names = [n for n, _ in build_model(name, data, **options).named_parameters()]
+    assert {n.rpartition(".")[0] for n in last_layer(names)} == {
+        {"linear": "linear", "quadratic": ""}.get(name, "output")
+    }
+
+
 def test_sizes_are_the_papers():
     def count(model):
         return sum(p.numel() for p in model.parameters())
@@ -88,6 +160,12 @@ def test_sizes_are_the_papers():
     )
     assert count(build_model("mlp", images(1, 28))) == 785 * 200 + 201 * 200 + 201 * 3
     assert count(build_model("dnn", images(1, 28))) == 785 * 128 + 129 * 3
+    # PFLlib's FedAvgCNN has 582,026 parameters for ten classes on MNIST.
+    assert count(build_model("cnn4", images(1, 28))) == 582_026 - 7 * 513
+    assert count(build_model("lenet", images(1, 28))) == 61_706 - 7 * 85
+    # ResNet-18 for CIFAR-10: 11,173,962 parameters, whichever normalisation.
+    assert count(build_model("resnet", images(3, 32))) == 11_173_962 - 7 * 513
+    assert count(build_model("resnet", images(3, 32), depth=34, norm="batch")) == 21_282_122 - 7 * 513
     assert count(build_model("char-lstm", text())) == (
         30 * 8 + 4 * 256 * (8 + 256 + 1) + 4 * 256 * (256 + 256 + 1) + 257 * 30
     )
@@ -129,6 +207,18 @@ def test_the_users_own_model_by_import_path(tmp_path, monkeypatch):
         ("cnn", plane(), {}, "needs images"),
         ("cnn", images(1, 28), {"filters": (3,)}, "filters="),
         ("char-lstm", plane(), {}, "character codes"),
+        ("cnn4", images(1, 12), {}, "cnn4 needs images .* at least 16 x 16"),
+        ("lenet", plane(), {}, "lenet needs images"),
+        ("lenet", images(1, 8), {}, "at least 12 x 12"),
+        ("resnet", text(), {}, "resnet needs images"),
+        ("resnet", images(3, 8), {"depth": 50}, "depth=50 must be 10, 18 or 34"),
+        ("resnet", images(3, 8), {"norm": "layer"}, "norm=layer group or batch"),
+        ("resnet", images(3, 8), {"width": 0}, "width=0 must be at least 1"),
+        ("gru", plane(), {}, r"not rows of shape \(2,\)"),
+        ("gru", series(), {"layers": 0}, "layers=0"),
+        ("bag", plane(), {}, r"bag needs sequences .* type float32"),
+        ("transformer", plane(), {}, "transformer needs sequences"),
+        ("transformer", text(), {"size": 6, "heads": 4}, "size=6 must be a multiple of heads=4"),
         ("linear", text(), {}, "char-lstm"),
         ("quadratic", text(), {}, "one shape"),
     ],

@@ -1,0 +1,66 @@
+"""Whether a model can be trained in a federation: found by trying, and told in a sentence."""
+
+import torch
+
+from idiolect.core import tree
+from idiolect.core.fixed import trained_params
+from idiolect.core.inputs import shown_shapes
+from idiolect.core.modules import tensors_of
+from idiolect.core.objective import Batch, Objective
+from idiolect.errors import UserError
+
+
+def refuse_unfit_model(objective: Objective, rows: Batch) -> None:
+    """Refuse, in a sentence, a model that cannot take some rows, cannot be trained, or has side effects."""
+    kind = type(objective.module).__name__
+    try:
+        _refuse_side_effects(objective, rows)
+        objective.gradient(objective.initial_params(), rows)
+    except UserError:
+        raise
+    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
+        shapes = f"inputs {shown_shapes(rows.inputs)} and targets {tuple(rows.targets.shape)}"
+        reason = str(error).strip().split("\n")[0]
+        raise UserError(f"the model {kind} cannot be trained on {shapes}: {reason}") from error
+
+
+def _refuse_side_effects(objective: Objective, batch: Batch) -> None:
+    """Refuse a model that draws noise by itself, or changes the rows of a batch or itself.
+
+    Two models that see one batch would see different rows, and what a client computes would depend on who
+    was computed before it.
+    """
+    kind = type(objective.module).__name__
+    rows = batch._replace(inputs=tree.map_tree(torch.clone, batch.inputs))
+    own = {**tensors_of(objective.module), **objective.statistics}
+    kept = {name: value.detach().clone() for name, value in own.items()}
+    # By versions, which count writes: what is written may by chance be what was there.
+    versions = {name: value._version for name, value in own.items()}
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        noise = torch.get_rng_state()
+        objective.rehearse(rows)
+        objective.predict(trained_params(objective.module), rows.inputs)
+        draws_noise = not torch.equal(noise, torch.get_rng_state())
+        now = {**tensors_of(objective.module), **objective.statistics}
+        changed = [
+            name
+            for name, value in now.items()
+            if value is not own.get(name) or value._version != versions[name]
+        ]
+        for name in kept.keys() & set(changed):
+            now[name].copy_(kept[name])
+    if changed:
+        raise UserError(
+            f"the model {kind} changes its own {changed[0]!r} in the forward pass, which no method can carry "
+            "from client to client; use normalisation layers of torch.nn, and embeddings without max_norm"
+        )
+    if draws_noise:
+        raise UserError(
+            f"the model {kind} draws noise in the forward pass, which no seed of a run controls; use layers "
+            "of dropout, and set it to 0 inside of others, such as a recurrent network of several layers"
+        )
+    if any(leaf._version > 0 for leaf in tree.leaves(rows.inputs)):
+        raise UserError(
+            f"the model {kind} changes its inputs in the forward pass, so a second model would see others; "
+            "let its first operation make a new tensor (inplace=False)"
+        )
