@@ -68,7 +68,8 @@ class Engagement:
         self.engine = Sequential(self.setting)
         self.measures = config.evaluation.measures(federation)
         limits.admit_batch(int(self.setting.batches.batch_sizes[self.ids]))
-        self.exchanges = AgreedExchanges(config, schema)
+        model_bytes = tree.count_bits(self.setting.objective.initial_params()) // 8
+        self.exchanges = AgreedExchanges(config, schema, clients, model_bytes)
         for agreed in self.exchanges.of_first_round():
             self._require_shared(agreed.upload)
 

@@ -28,7 +28,9 @@ from idiolect.runs.setup import build_setting
 from idiolect.silo.schema import Schema
 from idiolect.silo.wire import signature
 
-_STAND_INS = 4  # exchanges do not depend on how many silos there are
+# As many as there are silos, since messages can depend on it, but servers that keep a model for each of
+# them must not take more memory than this; and exchanges do not depend on more than some.
+_MOST_STAND_INS, _MOST_BYTES = 64, 2**30
 _ROWS = 8  # of each of them
 
 
@@ -83,8 +85,9 @@ class AgreedExchange:
 class AgreedExchanges:
     """All exchanges that the agreed method has in the agreed rounds, played no further than is asked for."""
 
-    def __init__(self, config: RunConfig, schema: Schema) -> None:
-        rows = pd.DataFrame(_ROWS, index=range(_STAND_INS), columns=["train", "validation", "test"])
+    def __init__(self, config: RunConfig, schema: Schema, clients: int, model_bytes: int) -> None:
+        stand_ins = max(2, min(clients, _MOST_STAND_INS, _MOST_BYTES // max(model_bytes, 1)))
+        rows = pd.DataFrame(_ROWS, index=range(stand_ins), columns=["train", "validation", "test"])
         self.setting = build_setting(config, stand_in(schema.preprocessing, rows))
         self.rounds = config.pace.rounds
         self.most_in_a_round = 0
