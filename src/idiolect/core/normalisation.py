@@ -184,7 +184,7 @@ def normalised_by_torch(
     """The same where all values count: half as long, and nothing for a stack of clients."""
     mean, variance = torch.zeros_like(kept[0]), torch.zeros_like(kept[1])
     outputs = nn.functional.batch_norm(inputs, mean, variance, *affine, True, 1.0, epsilon)
-    return outputs, mean, variance, torch.tensor(True)
+    return outputs, mean, variance, torch.tensor(True, device=inputs.device)
 
 
 def names_of(layers: Iterable[NormLayer], parameters: Container[str]) -> frozenset[str]:

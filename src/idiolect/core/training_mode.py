@@ -55,7 +55,7 @@ class TrainingMode(TorchFunctionMode):
         self.shapes: list[torch.Size] = []  # of the inputs of all calls
         self.draws = 0  # calls that drew noise
         # Layers count batches in place, and read the number: they are given one that stands still.
-        self._counter = torch.ones((), dtype=torch.int64)
+        self._counter = torch.ones((), dtype=torch.int64, device=weights.device)
         counters = {layer.counter: self._counter for layer in layers if layer.counter is not None}
         self.buffers = {**statistics, **counters}  # to be put into the layers
         self._layers = {id(statistics[layer.mean]): layer for layer in layers}

@@ -70,7 +70,7 @@ def sample(site: Site, share: float, batch_size: int) -> list[core.Batch]:
     key = rng.fold(site.key, rng.key(0, "mixing"))
     batches = []
     for start in range(0, most, batch_size):
-        place = torch.arange(start, start + batch_size)
+        place = torch.arange(start, start + batch_size, device=size.device)
         chosen = rng.permute(place % size, size, key)
         counts = (place < taken).to(rows.weights.dtype)
         batches.append(
@@ -103,7 +103,7 @@ class Learning(NamedTuple):
     def until_still(self, weights: Params, spread: float, most: int) -> Params:
         """Passes until the last ones' losses have a smaller standard deviation; not more than `most`."""
         losses: list[Tensor] = []
-        going = torch.tensor(True)
+        going = torch.tensor(True, device=self.batches[0].weights.device)
         for _ in range(most):
             path = self.one_pass(weights)
             weights = tree.where(going, path[-1], weights)

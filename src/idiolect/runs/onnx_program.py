@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import torch
 from onnx import TensorProto, helper, numpy_helper
-from onnxscript import opset20 as operators
+from onnxscript import opset20
 from torch import Tensor, nn
 
 from idiolect.data.preprocessing import Column, Preprocessing
@@ -22,6 +22,7 @@ LABELS = "ai.onnx.ml"  # the part of ONNX that knows texts
 CARD = "card"  # the key of the card in the file's metadata
 
 Nodes = list[onnx.NodeProto]
+operators: Any = opset20  # its types know no tensor of unknown type
 
 
 def assemble(program: nn.Module, rows: Tensor, model: PersonalModel, card: str) -> bytes:

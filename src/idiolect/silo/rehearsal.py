@@ -25,8 +25,8 @@ from idiolect.errors import UserError
 from idiolect.participation.sampling import Uniform
 from idiolect.runs.config import RunConfig
 from idiolect.runs.setup import build_setting
+from idiolect.silo.checks import looks
 from idiolect.silo.schema import Schema
-from idiolect.silo.wire import signature
 
 # As many as there are silos, since messages can depend on it, but servers that keep a model for each of
 # them must not take more memory than this; and exchanges do not depend on more than some.
@@ -128,10 +128,10 @@ class AgreedExchanges:
 
     def require_usual(self, agreed: AgreedExchange, down: Message) -> None:
         """Refuse a message of an exchange that looks like none that the exchange has in any round."""
-        looks = signature(down)
-        while looks not in agreed.downs and self._play():
+        seen = looks(down)
+        while seen not in agreed.downs and self._play():
             pass
-        if looks not in agreed.downs:
+        if seen not in agreed.downs:
             raise UserError(
                 "the message of an exchange has another structure, shape or type than the method has"
             )
@@ -151,8 +151,8 @@ class AgreedExchanges:
                 self._known.append(known)
             times = sum(other.exchange == one.exchange for other in engine.carried_out)
             known.times = max(known.times, times)
-            if (looks := signature(one.down)) not in known.downs:
-                known.downs.append(looks)
+            if (seen := looks(one.down)) not in known.downs:
+                known.downs.append(seen)
         return True
 
 
