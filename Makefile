@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-fuzz test-distributed lint bench clean
+.PHONY: help demo test test-slow test-fuzz test-gpu test-distributed lint bench clean
 
 help: ## Show the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -34,6 +34,9 @@ test-slow: $(VENV)/.dev ## The long tests: paper studies, large federations
 
 test-fuzz: $(VENV)/.dev ## Ever new networks on all engines, for FUZZ_MINUTES=60
 	$(BIN)/python -m pytest -m fuzz $(PYTEST_ARGS)
+
+test-gpu: $(VENV)/.dev ## On a machine with a GPU: parity and speed against the CPU (a minute)
+	$(BIN)/python -m pytest -m gpu -s tests/devices/test_gpu.py $(PYTEST_ARGS)
 
 $(VENV)/.distributed: $(VENV)/.dev
 	$(PIP) -e '.[dev,distributed]'

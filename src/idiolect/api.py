@@ -112,11 +112,16 @@ def run(*sources: Source, watch: Watch = nobody, **settings: Any) -> RunFolder:
     return start_or_continue(config, watch)
 
 
-def resume(folder: FolderPath, *, watch: Watch = nobody) -> RunFolder | Comparison | Tuning:
+def resume(
+    folder: FolderPath, *, device: str | None = None, watch: Watch = nobody
+) -> RunFolder | Comparison | Tuning:
     """Continue a run, a comparison or a tuning that was stopped, bitwise as if it had not been.
 
     Of a comparison, runs that failed are tried again.
+    device: another one to continue a run on, as "cpu"; then equal up to rounding.
     """
+    if device is not None:
+        RunFolder(folder).move_to(device)
     if is_tuning(folder):
         return tune(Tuning(folder).words, out=folder)
     found = open_folder(folder)

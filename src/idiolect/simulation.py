@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from idiolect.core import tree
 from idiolect.core.around import MethodAround
+from idiolect.core.device import find_device, to_device, to_host
 from idiolect.core.exchange import ClientState, LocalWork, Message, ServerState, Site
 from idiolect.core.method import Method, PredictorKind
 from idiolect.core.objective import Predictor
@@ -19,6 +20,7 @@ from idiolect.data.federation import Federation, Rows
 from idiolect.engines.assembly import EngineName, HereEngine, RayEngineChoice, build_engine, set_up
 from idiolect.engines.engine import LocalEngine, Look, Setting
 from idiolect.engines.round import PlayedRound, play_round
+from idiolect.engines.ways import Way
 from idiolect.evaluation.metrics import Measures, evaluate
 from idiolect.participation.sampling import Plan, Uniform
 from idiolect.store.store import Store
@@ -46,6 +48,7 @@ class Simulation:
         round_steps: int | None = None,
         statistics: Variant | None = None,
         train: PartRule | Patterns | None = None,
+        device: str | torch.device = "cpu",
     ) -> None:
         setting = set_up(
             method,
@@ -60,24 +63,40 @@ class Simulation:
             round_steps=round_steps,
             statistics=statistics,
             train=train,
+            device=find_device(str(device)),
         )
         self._begin(setting, plan or Uniform(), engine)
 
     @classmethod
     def of(
-        cls, setting: Setting, plan: Plan, engine: EngineName | HereEngine | RayEngineChoice
+        cls,
+        setting: Setting,
+        plan: Plan,
+        engine: EngineName | HereEngine | RayEngineChoice,
+        way: Way | None = None,
     ) -> "Simulation":
-        """A simulation of what is set up already."""
+        """A simulation of what is set up already; `way` is how clients were computed before, if they were."""
         simulation = cls.__new__(cls)
-        simulation._begin(setting, plan, engine)
+        simulation._begin(setting, plan, engine, way)
         return simulation
 
-    def _begin(self, setting: Setting, plan: Plan, engine: EngineName | HereEngine | RayEngineChoice) -> None:
+    def _begin(
+        self,
+        setting: Setting,
+        plan: Plan,
+        engine: EngineName | HereEngine | RayEngineChoice,
+        way: Way | None = None,
+    ) -> None:
         self.plan = plan
         self.server: ServerState = setting.found(plan)
         self.round = 0
         self._engine_choice = engine
-        self.engine: LocalEngine = build_engine(engine, setting)
+        self.engine: LocalEngine = build_engine(engine, setting, way)
+
+    @property
+    def way(self) -> Way | None:
+        """How clients are computed; None where that is the engine's definition."""
+        return getattr(self.engine, "way", None)
 
     @property
     def method(self) -> Method:
@@ -173,11 +192,12 @@ class Simulation:
             clip=setting.objective.clip,
             engine="vectorised" if choice == "ray" else choice,
             round_steps=round_steps,
+            device=setting.device,
         )
 
     def clients(self, ids: Tensor | None = None) -> ClientState:
         """The stacked states of some clients, or of all."""
-        return self.engine.setting.states(self._ids(ids))
+        return to_host(self.engine.setting.states(self._ids(ids)))
 
     def predictors(self, ids: Tensor | None = None) -> dict[PredictorKind, Predictor]:
         """The stacked models of some clients, or of all, by kind."""
@@ -212,10 +232,11 @@ class Simulation:
             return self.engine.survey(look, self.server, part, ids, self.round)
 
         def look_adapted(client: ClientState, brief: Message, site: Site) -> Any:
-            place = (ids == site.client_id).to(torch.int64).argmax()
+            place = (everybody == site.client_id).to(torch.int64).argmax()
             return look(tree.row(adapted, place), brief, site)
 
         adapted = self.engine.survey(self.method.adapt, self.server, self.federation.train, ids, self.round)
+        adapted, everybody = to_device((adapted, ids), self.engine.setting.device)
         return self.engine.survey(look_adapted, self.server, part, ids, self.round)
 
     def _ids(self, ids: Tensor | None) -> Tensor:

@@ -12,8 +12,11 @@ from idiolect.core import tree
 from idiolect.core.outer_step import OUTER_STEPS, Adagrad, Adam, AvgM, Yogi
 from idiolect.errors import UserError
 from idiolect.methods.catalogue import METHODS
+from idiolect.methods.fedamp import FedAMP, HeurFedAMP
 from idiolect.methods.fedavg import FedAvg
+from idiolect.methods.fedfomo import FedFomo
 from idiolect.methods.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
+from idiolect.methods.fedproto import FedProto
 from idiolect.methods.ifca import IFCA
 from idiolect.methods.local import Local
 from idiolect.methods.local_sgd import LocalSGD
@@ -193,7 +196,21 @@ def test_controls_of_scaffold_are_left_alone(engine):
     assert_close(simulation.server.inner.c, {n: v.mean(0) for n, v in controls.items()}, 1e-10)
 
 
-REFUSED = (Local, IFCA, PERM, PERMTwoStage, PFedKM, VRLSGD, HeteroFL, FedRolex, FederatedDropout)
+REFUSED = (
+    Local,
+    IFCA,
+    PERM,
+    PERMTwoStage,
+    PFedKM,
+    VRLSGD,
+    HeteroFL,
+    FedRolex,
+    FederatedDropout,
+    FedProto,
+    FedAMP,
+    HeurFedAMP,
+    FedFomo,
+)
 
 
 @pytest.mark.parametrize("kind", REFUSED, ids=lambda kind: kind.name)

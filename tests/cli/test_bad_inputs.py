@@ -99,6 +99,8 @@ RUN = [
     ("method=fedavg data=vowels batch_size=0", "batch_size=0", "greater than or equal to 1", "'all'"),
     ("method=fedavg data=vowels weight_decay=-1", "weight_decay=-1", "greater than or equal to 0"),
     ("method=fedavg data=vowels weight_decay=inf", "weight_decay=inf", "finite"),
+    ("method=fedavg data=vowels statistics=mean", "statistics=mean", "'average', 'pooled' or 'silo'"),
+    ("method=fedavg data=vowels statistics=silo", "statistics=silo has no meaning", "leave it out"),
     ("method=fedavg data=vowels dtype=float16", "dtype=float16", "'float32' or 'float64'"),
     ("method=fedavg data=vowels engine=gpu", "engine=gpu", "'vectorised'"),
     (

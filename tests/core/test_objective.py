@@ -177,7 +177,7 @@ def test_features_need_a_head_that_is_used_once() -> None:
 
 
 def test_a_model_without_parameters_is_refused() -> None:
-    with pytest.raises(UserError, match="ReLU has no parameters, so nothing can be trained"):
+    with pytest.raises(UserError, match="ReLU has nothing to train"):
         Objective(nn.ReLU(), Task("regression", 2))
 
 
@@ -202,3 +202,19 @@ def test_fixed_normalisation_layers_keep_their_statistics(frozen_by: Any) -> Non
     objective.task.row_losses(module(batch.inputs), batch.targets).mean().backward()
     for name, slope in slopes.items():
         torch.testing.assert_close(slope, module.get_parameter(name).grad, rtol=1e-6, atol=1e-8)
+
+
+def test_normalisation_layers_that_are_not_trained_rest() -> None:
+    """Only the head is trained, in all of a run: its body predicts and trains with what was kept."""
+    torch.manual_seed(4)
+    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 2)).double()
+    module[:2].requires_grad_(False)
+    objective, heard = Objective(module, Task("regression", 2)), []
+    weights = torch.full((6,), 1 / 6, dtype=torch.float64)
+    batch = Batch(torch.randn(6, 3).double(), torch.randn(6, 2).double(), weights)
+    slopes = objective.hearing(objective.statistics, heard).gradient(objective.initial_params(), batch)
+    assert heard == [[]]
+    objective.task.row_losses(module.eval()(batch.inputs), batch.targets).mean().backward()
+    assert slopes.keys() == {"3.weight", "3.bias"}
+    for name, slope in slopes.items():
+        torch.testing.assert_close(slope, module.get_parameter(name).grad)

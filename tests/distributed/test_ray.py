@@ -1,12 +1,13 @@
 """Ray actors compute what one client at a time computes, also when a node is lost on the way."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from idiolect.codecs.choice import CodecConfig
 from idiolect.core import tree
@@ -20,7 +21,7 @@ from idiolect.participation import Participation
 from idiolect.participation.sampling import Uniform
 from idiolect.runs.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from idiolect.simulation import Simulation
-from idiolect.testing.problems import small_network, uneven_classification
+from idiolect.testing.problems import ZOO, small_network, uneven_classification
 from matrix.problem import options
 
 pytestmark = pytest.mark.distributed
@@ -50,10 +51,10 @@ def cluster() -> Iterator[Any]:
     cluster.shutdown()
 
 
-def simulate(method: Method, engine: Any) -> Simulation:
+def simulate(method: Method, engine: Any, model: Callable[[], nn.Module] = small_network) -> Simulation:
     return Simulation(
         method,
-        small_network,
+        model,
         uneven_classification(),
         plan=Uniform(rate=0.8),
         seed=3,
@@ -90,6 +91,14 @@ def test_the_same_models_and_traffic_as_one_by_one(cluster: Any, method: Method)
         a, b = ours.advance(), theirs.advance()
         assert torch.equal(a.up_bits, b.up_bits)
         assert torch.equal(a.down_bits, b.down_bits)
+    assert_same_run(ours, theirs)
+
+
+def test_the_same_statistics_and_noise_as_one_by_one(cluster: Any) -> None:
+    """Partial sums of workers are added, their counters are not."""
+    model = ZOO["a network with batch norm and dropout"]
+    method = APFL(local_steps=3)
+    ours, theirs = (simulate(method, e, model).play(3) for e in (RayEngineChoice(workers=2), "sequential"))
     assert_same_run(ours, theirs)
 
 

@@ -16,6 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  (torch's own convention)
 from torch.nn.utils import parametrizations, parametrize
 
+from idiolect.models import add_adapters
+from idiolect.models.adapters import AdapterSettings
+
 Shape = tuple[int, ...]
 Build = Callable[[Shape], nn.Module]
 
@@ -122,6 +125,12 @@ def _tied(shape: Shape) -> nn.Module:
     return nn.Sequential(one, nn.Tanh(), other)
 
 
+def _with_fixed_bias(shape: Shape) -> nn.Module:
+    layer = _linear(shape)
+    layer.bias.requires_grad_(False)
+    return layer
+
+
 def _at_two_places(shape: Shape) -> nn.Module:
     layer = _linear(shape)
     return nn.Sequential(layer, nn.Tanh(), layer)
@@ -167,6 +176,9 @@ add(
     Linear_wider=lambda s: _linear(s, 2 * s[0]),
     Linear_without_bias=lambda s: _linear(s, bias=False),
     Bilinear=lambda s: Function(bilinear, nn.Bilinear(s[0], s[0], s[0])),
+    fixed_Linear=lambda s: nn.Sequential(_linear(s).requires_grad_(False), nn.Tanh(), _linear(s)),
+    fixed_bias=_with_fixed_bias,
+    adapted_Linear=lambda s: add_adapters(nn.Sequential(_linear(s)), AdapterSettings(rank=2), seed=0),
     tied_parameters=_tied,
     one_layer_at_two_places=_at_two_places,
     autoencoder=lambda s: Function(autoencoder, weight=0.4 * torch.randn(5, s[0])),

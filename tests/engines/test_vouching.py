@@ -181,7 +181,7 @@ def test_a_first_step_is_special_so_it_is_not_all_that_is_compared(
     monkeypatch.setattr(passes, name, slip)
     rewriting = compiler.Compiler()
     steps = rewriting.steps("signature", corrected, first_step())
-    (after,) = steps.take(first_step(), is_checked=False)
+    (after,) = steps.take(first_step(), 0, is_checked=False)
     assert after.allclose(torch.full((3,), 0.9))
     (found,) = rewriting.doubts
     assert finding in found.sentence
@@ -194,18 +194,18 @@ def test_a_step_need_not_be_defined_for_other_arguments(caplog: pytest.LogCaptur
         return corrected(a)
 
     rewriting = compiler.Compiler(())
-    rewriting.steps("signature", root, first_step()).take(first_step(), is_checked=True)
+    rewriting.steps("signature", root, first_step()).take(first_step(), 0, is_checked=True)
     assert not rewriting.doubts
 
 
 def test_after_a_doubt_in_another_thread_steps_are_plain() -> None:
     rewriting = compiler.Compiler()
     mine, other = (rewriting.steps("signature", corrected, first_step()) for _ in range(2))
-    mine.take(first_step(), is_checked=False)
+    mine.take(first_step(), 0, is_checked=False)
     wrong = first_step()._replace(changing=[torch.tensor([3.0])])
     rewriting._doubt(corrected, first_step(), "wrong", [], [])
     plain = corrected(wrong)
-    assert other.take(wrong, is_checked=False)[0].equal(plain[0])
+    assert other.take(wrong, 0, is_checked=False)[0].equal(plain[0])
 
 
 @pytest.mark.parametrize("error", [RuntimeError, IndexError, TypeError, ZeroDivisionError])
@@ -221,7 +221,7 @@ def test_a_rewritten_step_that_fails_in_whatever_way_leaves_the_plain_one(
 
     monkeypatch.setattr(passes, "fuse_updates", failing)
     rewriting = compiler.Compiler()
-    (after,) = rewriting.steps("signature", corrected, first_step()).take(first_step(), is_checked=False)
+    (after,) = rewriting.steps("signature", corrected, first_step()).take(first_step(), 0, is_checked=False)
     assert after.allclose(torch.full((3,), 0.9))
     assert [found.sentence for found in rewriting.doubts] == ["a rewritten local step fails: cannot do this"]
 

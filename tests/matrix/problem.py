@@ -10,7 +10,7 @@ import pandas as pd
 from typer.testing import CliRunner
 
 from idiolect.cli import app
-from idiolect.core.method import Method
+from idiolect.core import Method, Neighbours, Store
 from idiolect.methods.afl import AFL
 from idiolect.runs.folder import RunFolder
 
@@ -96,9 +96,23 @@ class Runs:
         return self.folder / f"{len(list(self.folder.iterdir()))}{suffix}"
 
 
-def outputs(params: dict[str, Any], inputs: np.ndarray) -> np.ndarray:
-    """The network with one hidden layer in plain NumPy."""
+def outputs(predictor: dict[str, Any] | Neighbours, inputs: np.ndarray) -> np.ndarray:
+    """The network with one hidden layer in plain NumPy, and what stored rows add to what it says."""
+    params = predictor.params if isinstance(predictor, Neighbours) else predictor
     w = {name: value.detach().numpy() for name, value in params.items()}
     hidden = np.maximum(inputs @ w["hidden.0.weight"].T + w["hidden.0.bias"], 0)
     result: np.ndarray = hidden @ w["output.weight"].T + w["output.bias"]
-    return result
+    return with_votes(predictor.store, hidden, result) if isinstance(predictor, Neighbours) else result
+
+
+def with_votes(store: Store, hidden: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+    """Logarithms of the model's probabilities mixed with those of the nearest stored rows."""
+    taken, share = store.taken.numpy(), float(store.share)
+    features, values = store.features.numpy()[taken], store.values.numpy()[taken]
+    squares = ((hidden[:, None] - features) ** 2).sum(2)
+    mixed = np.exp(outputs) / np.exp(outputs).sum(1, keepdims=True)
+    for row, distances in enumerate(squares):
+        nearest = distances.argsort(kind="stable")[: int(store.asked)]
+        similar = np.exp(-distances[nearest] / float(store.scale))
+        mixed[row] = (1 - share) * mixed[row] + share * (similar / similar.sum()) @ values[nearest]
+    return np.log(mixed)

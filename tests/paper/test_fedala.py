@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from idiolect.core import Batch, Objective, rng, tree
-from idiolect.methods._mixing import Blend, one_pass, sample
+from idiolect.methods._mixing import Blend, Learning, sample
 from idiolect.methods.catalogue import find_method
 from idiolect.methods.fedala import Client, FedALA
 from idiolect.methods.fedavg import FedAvg
@@ -202,7 +202,7 @@ def test_p33_on_a_quadratic_the_weights_reach_the_best_mixture() -> None:
     rows = Batch(data.inputs, data.targets, torch.ones(1, dtype=torch.float64))
     weights = {"weight": torch.ones(9, dtype=torch.float64)}
     for _ in range(40):
-        weights = one_pass(blend, weights, 0.3, [rows] * 50, objective)[-1]
+        weights = Learning(blend, [rows] * 50, objective, 0.3).one_pass(weights)[-1]
     expected = ((best - own) / (shared - own)).clamp(0, 1)
     assert torch.allclose(weights["weight"], expected, atol=1e-6)
     assert 0 < int(((expected > 0) & (expected < 1)).sum()) < 9

@@ -213,3 +213,16 @@ def test_candidates_are_different_others_that_were_heard_and_exploration_fades()
         else:
             drawn |= {tuple(row) for row in chosen.tolist()}
     assert len(drawn) > 5
+
+
+@each_engine
+def test_where_nobody_has_validation_rows_everybody_trains_alone(engine):
+    problem = Validated(participation=1.0)
+    nobody = Rows.of_clients([torch.empty(0, dtype=torch.int64)] * problem.clients)
+    data = replace(problem.federation, validation=nobody)
+
+    def play(method):
+        return Simulation(method, problem._module, data, dtype=torch.float64, engine=engine).play(3)
+
+    ours, alone = play(FedFomo(lr=0.2, local_steps=2)), play(Local(lr=0.2, local_steps=2))
+    assert identical(ours.predictors()["personal"], alone.predictors()["personal"], engine)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  (torch's own convention)
 
 from idiolect.core import Cohort, Population, tree
@@ -14,7 +14,8 @@ from idiolect.methods._classes import ClassSums
 from idiolect.methods._combination import Statistics, best_combinations
 from idiolect.methods.fedpac import FedPAC, Up
 from idiolect.methods.fedrep import FedRep
-from idiolect.simulation import EngineName
+from idiolect.participation.sampling import Plan, Uniform
+from idiolect.simulation import EngineName, Simulation
 from paper.heads import (
     ALL,
     BODY,
@@ -23,6 +24,7 @@ from paper.heads import (
     DATA,
     ENGINES,
     HEAD,
+    PLAN,
     SIZES,
     START,
     UNITS,
@@ -94,12 +96,23 @@ def class_means(w: Model, client: int) -> dict[int, Tensor]:
     return {c: features(w, x)[y == c].mean(0) for c in range(CLASSES) if (y == c).any()}
 
 
-def transcription() -> tuple[Model, list[Model], list[Model], dict[int, Tensor]]:
+class OneFirst:
+    """Only client 2 in the first round, which lacks a class: the others then meet it without prototype."""
+
+    def cohort(self, seed: int, round_number: int, sizes: Tensor) -> Cohort:
+        everybody = Uniform().cohort(seed, round_number, sizes)
+        return everybody if round_number else everybody.select(torch.tensor([2]))
+
+    def present(self, round_number: int, clients: int) -> Tensor:
+        return torch.ones(clients, dtype=torch.bool)
+
+
+def transcription(plan: Plan) -> tuple[Model, list[Model], list[Model], dict[int, Tensor]]:
     """θ, the φ_i, the models as clients left their rounds, and C̄."""
     body, prototypes = {name: START[name] for name in BODY}, {}
     heads, left = [{name: START[name] for name in HEAD} for _ in CLIENTS], [START for _ in CLIENTS]
     for r in range(ROUNDS):
-        who, found = asked(r), []
+        who, found = asked(r, plan), []
         for i in who:
             w = {**body, **heads[i]}
             found.append(statistics(w, i))
@@ -135,10 +148,11 @@ def pulled(w: Model, x: Tensor, y: Tensor, anchors: dict[int, Tensor]) -> Tensor
 
 
 @each_engine
-def test_fedpac_matches_its_transcription(engine: EngineName) -> None:
+@pytest.mark.parametrize("plan", [PLAN, OneFirst()], ids=["some", "one first"])
+def test_fedpac_matches_its_transcription(engine: EngineName, plan: Plan) -> None:
     method = FedPAC(lr=ETA, head_rate=ETA_H, pull=PULL, local_steps=STEPS, body_steps=BODY_STEPS)
-    simulation = simulate(method, engine).play(ROUNDS)
-    body, heads, left, prototypes = transcription()
+    simulation = simulate(method, engine, plan=plan).play(ROUNDS)
+    body, heads, left, prototypes = transcription(plan)
     models = simulation.predictors()
     assert_close(simulation.server.shared, body)
     assert_close(models["personal"], stacked([{**body, **head} for head in heads]))
@@ -196,6 +210,7 @@ def test_p46_small_weights_are_left_out_and_the_others_sum_to_one() -> None:
     found = solved(variances, means, smallest)
     assert np.allclose(found, np.stack([without_small(row, smallest) for row in exact]), atol=1e-12)
     assert ((found > 0) != (exact > 0)).any()
+    assert np.allclose(solved([0.3] * 4, [means[0]] * 4, 0.5), 0.25)  # of many equal ones none is too small
 
 
 def test_p47_closed_forms() -> None:
@@ -286,3 +301,15 @@ def test_phases_may_be_counted_in_passes() -> None:
         FedPAC(local_steps=3, body_steps={"epochs": 2})
     with pytest.raises(ValueError, match="body_steps=4 must be at most local_steps=3"):
         FedPAC(local_steps=3, body_steps=4)
+
+
+@pytest.mark.parametrize("kind", [FedRep, FedPAC])
+def test_running_statistics_follow_the_bodys_gradients(kind: type[FedRep] | type[FedPAC]) -> None:
+    """The first gradient of a step is the head's, for which the body, and what it remembers, stands still."""
+    model = nn.Sequential(nn.Linear(4, UNITS), nn.BatchNorm1d(UNITS), nn.Linear(UNITS, CLASSES))
+    method = kind(local_steps=1, body_steps=1)
+    simulation = Simulation(method, model, DATA, batch_size=None, dtype=torch.float64).play(1)
+    found = simulation.predictors()["personal"]["1.running_mean"]
+    for i in CLIENTS:
+        before = rows_of(i)[0] @ model[0].weight.T + model[0].bias
+        assert torch.allclose(found[i], 0.1 * before.mean(0).detach(), atol=1e-12)

@@ -174,7 +174,7 @@ def some_store(**changes):
         features=torch.randn(9, 4, generator=generator, dtype=torch.float64),
         values=torch.randn(9, 2, generator=generator, dtype=torch.float64),
         taken=torch.arange(9) < 7,
-        count=torch.tensor(3),
+        asked=torch.tensor(3),
         scale=torch.tensor(2.0).double(),
         power=torch.tensor(1.0).double(),
         share=torch.tensor(0.3).double(),
@@ -194,9 +194,9 @@ def test_p52_neighbours_do_not_see_a_rotation_of_the_features():
 
 
 def test_of_equally_near_rows_the_first_are_asked_and_places_without_rows_never():
-    same = some_store(features=torch.zeros(9, 4).double(), count=torch.tensor(2))
+    same = some_store(features=torch.zeros(9, 4).double(), asked=torch.tensor(2))
     assert torch.allclose(votes(same, torch.zeros(1, 4).double())[0], same.values[:2].mean(0))
-    many = some_store(count=torch.tensor(100), scale=torch.tensor(1e12).double())
+    many = some_store(asked=torch.tensor(100), scale=torch.tensor(1e12).double())
     assert torch.allclose(votes(many, torch.ones(1, 4).double())[0], many.values[:7].mean(0), atol=1e-9)
     far = some_store(features=torch.full((9, 4), 1e4).double())  # every exp(-distance) alone would be 0
     assert votes(far, torch.zeros(1, 4).double()).isfinite().all()

@@ -1,6 +1,6 @@
 """Batch normalisation and dropout against torch's own layers and optimiser, one client after the other.
 
-Spec: parts 1.1 to 1.3, identities P13 to P15, P18 to P23, P58. Clients have 1, 2, 7, 9, 12 rows and batches
+Spec: parts 1.1 to 1.3, identities P13 to P16, P18 to P23, P58. Clients have 1, 2, 7, 9, 12 rows and batches
 of 4, so that all but one of them are padded where clients are stacked, and one never has two rows.
 """
 
@@ -25,6 +25,7 @@ from idiolect.engines.batches import Batches
 from idiolect.methods.ditto import Ditto
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.local_sgd import LocalSGD
+from idiolect.methods.personal_parts import FedBN, SiloBN
 from idiolect.participation.sampling import Uniform
 from idiolect.simulation import EngineName, Simulation
 from paper.problems import ENGINES
@@ -278,6 +279,41 @@ def test_p15_variants_train_the_same_parameters_bit_for_bit(engine: EngineName) 
     torch.testing.assert_close(means[0], means[1], **CLOSE)
     assert not torch.allclose(means[0], means[2])
     assert (variances[1] > variances[0]).all()
+
+
+@each_engine
+def test_p16_fedbn_keeps_what_torch_keeps_at_home(engine: EngineName) -> None:
+    torch.manual_seed(12)
+    module = network().double()
+    run = simulate(FedBN(lr=RATE, local_steps=STEPS, weighting="uniform"), engine, module).play(ROUNDS)
+    shared, own = copy.deepcopy(module), [copy.deepcopy(module) for _ in SIZES]
+    for round_number in range(ROUNDS):
+        for client in range(len(SIZES)):
+            norm = own[client][1]
+            own[client] = copy.deepcopy(shared)
+            own[client][1] = norm
+            for inputs, targets in batches_of(client, round_number):
+                torch_step(own[client], inputs, targets)
+        shared = torch_averages(own, "average")
+    for client, local in enumerate(own):
+        models = run.predictor(client)
+        assert_same(models["localized"], local)
+        shared[1] = local[1]
+        assert_same(models["personal"], shared)
+    silo = simulate(SiloBN(lr=RATE, local_steps=STEPS, weighting="uniform"), engine, module).play(ROUNDS)
+    assert not torch.allclose(silo.predictor(3)["personal"]["0.weight"], models["personal"]["0.weight"])
+
+
+@each_engine
+def test_p15_fedavg_that_keeps_statistics_is_silobn_and_without_parameters_fedbn(engine: EngineName) -> None:
+    for options in ({}, {"affine": False}):
+        torch.manual_seed(13)
+        module, work = network(**options).double(), {"lr": RATE, "local_steps": STEPS, "weighting": "uniform"}
+        kept = simulate(FedAvg(**work), engine, module, statistics="silo").play(ROUNDS).predictors()["global"]
+        others = [SiloBN(**work)] if not options else [SiloBN(**work), FedBN(**work)]
+        for method in others:
+            theirs = simulate(method, engine, module).play(ROUNDS).predictors()["personal"]
+            assert all(torch.equal(theirs[name], value) for name, value in kept.items())
 
 
 def test_p18_the_bias_before_normalisation_is_dead_and_weights_are_orthogonal_to_their_gradient() -> None:

@@ -267,6 +267,22 @@ def test_a_message_without_its_parts_is_refused(tmp_path: Path) -> None:
             assert "made" not in refusal(silo, pack({k: v for k, v in header.items() if k != key}))
 
 
+WEIGHTS: dict[str, Any] = {
+    "not finite": {"output.bias": torch.full((3,), torch.nan, dtype=torch.float64)},
+    "another shape": {"output.bias": torch.zeros(7, dtype=torch.float64)},
+    "no part of the model": {"elsewhere": torch.zeros(3)},
+    "a tensor": torch.zeros(3),
+    "a deeper tree": {"output": {"bias": torch.zeros(3)}},
+}
+
+
+@pytest.mark.parametrize("kind", WEIGHTS)
+def test_weights_that_do_not_fit_are_refused_and_not_kept(kind: str, tmp_path: Path) -> None:
+    sentence = refusal(north(tmp_path), changed(asked(honest("apfl"), "hello"), {"weights": WEIGHTS[kind]}))
+    assert "made" not in sentence
+    assert not kept(tmp_path)
+
+
 # ---- evaluation
 
 

@@ -20,6 +20,9 @@ METHODS = [
     {"name": "perm", "local_steps": 2},
     {"name": "drfa"},
     {"name": "scaffold"},
+    {"name": "fedamp"},
+    {"name": "fedfomo", "candidates": 1},
+    {"name": "knn-per", "neighbours": 3, "store_share": 0.7},
 ]
 
 

@@ -79,5 +79,5 @@ class OuterExchange(ServerSideExchange):
 def averaged_fields(exchange: Exchange, server: ServerState) -> list[str]:
     """The fields of a server that an exchange averages for all clients."""
     sent = {*exchange.relative_to.values(), *exchange.changes_of.values()} - exchange.relied_on
-    personal = exchange.personal_down and not sent <= exchange.common_fields
-    return [] if personal else [name for name in server._fields if name in sent]
+    common = sent & exchange.common_fields if exchange.personal_down else sent
+    return [name for name in server._fields if name in common]

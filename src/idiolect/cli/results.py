@@ -37,6 +37,7 @@ def print_run(run: RunFolder, *, clients: bool, json: bool) -> None:
     notes = run_notes(summary, build_method(config.method))
     if json:
         content = {"folder": str(run.path), "config": config.plain(), **summary, "data_notes": run.notes}
+        content["way"] = None if run.way is None else run.way.plain()
         print_json({**content, "notes": notes, "clients": _records(run.client_values())})
         return
     metric, part = summary["metric"], summary["part"]
@@ -63,6 +64,8 @@ def print_run(run: RunFolder, *, clients: bool, json: bool) -> None:
     for note in notes:
         typer.echo(note)
     typer.echo(f"traffic: {amount(summary['up_bits'])} up, {amount(summary['down_bits'])} down")
+    if run.way is not None:
+        typer.echo(f"computed: {run.way}")
     _print_notes(run)
     typer.echo(f"run: {run.path}")
 

@@ -11,6 +11,9 @@ from idiolect.cli.options import ClientsOption, JsonOption
 
 def resume(
     folder: Annotated[str, typer.Argument(metavar="RUN", help="folder of a run, a comparison or a tuning")],
+    device: Annotated[
+        str | None, typer.Option(help="another device to continue a run on: cpu, cuda, cuda:1, mps, auto")
+    ] = None,
     clients: ClientsOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -21,5 +24,5 @@ def resume(
     from idiolect.cli.results import print_results
 
     with ProgressBar() as bar:
-        finished = idiolect.resume(folder, watch=bar.watch)
+        finished = idiolect.resume(folder, device=device, watch=bar.watch)
     print_results(finished, clients=clients, json=json)

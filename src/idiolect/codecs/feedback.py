@@ -17,6 +17,7 @@ from idiolect.codecs.journal import Journal, Missed, fingerprint
 from idiolect.codecs.streams import decode_tree, write_tree
 from idiolect.core import rng, tree
 from idiolect.core.cohort import Population
+from idiolect.core.device import to_host
 from idiolect.core.transport import Scope, plain_bits
 from idiolect.core.tree import Params, Tree
 from idiolect.errors import UserError
@@ -49,10 +50,10 @@ class Channel:
         return sent, tree.subtract(wanted, sent)
 
     def bits(self, sent: Tree) -> Tensor:
-        """The bits of each of the stacked messages that `send` made, int64[m]."""
+        """The bits of each of the stacked messages that `send` made, int64[m]; counted on the CPU."""
         if self.codec is None:
             return plain_bits(sent, len(tree.leaves(sent)[0]), stacked=True)["message"]
-        vectors = [leaf.reshape(leaf.shape[0], -1) for leaf in tree.leaves(sent)]
+        vectors = [leaf.reshape(leaf.shape[0], -1) for leaf in tree.leaves(to_host(sent))]
         if self.scope == "flat":
             vectors = [torch.cat(vectors, dim=1)]
         for rows in vectors:

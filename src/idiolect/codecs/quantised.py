@@ -9,6 +9,7 @@ from torch import Tensor
 from idiolect.codecs.bits import BitReader, Bits, mismatch, read_words, write_words
 from idiolect.codecs.codec import Codec, constant_bits, over_largest, read_floats, write_floats
 from idiolect.core import rng
+from idiolect.core.device import precise
 from idiolect.errors import UserError
 
 _LINEAR_BITS = 8
@@ -58,7 +59,7 @@ class Stochastic(Codec):
                 "stochastic quantisation was given no key: pass a key of idiolect.core.rng for each row"
             )
         ratios, largest = over_largest(rows)
-        exact = ratios.to(torch.float64) * _levels(self.bits)
+        exact = precise(ratios) * _levels(self.bits)
         lower = exact.floor()
         rounded = lower + (rng.uniform(keys, rows.shape[1]) < exact - lower)
         return _from_levels(rounded.to(rows.dtype), largest, self.bits)

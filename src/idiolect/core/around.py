@@ -67,7 +67,7 @@ class MethodAround(MethodOfAnother, ABC):
         """One of the method's exchanges, with the same around it."""
 
     @property
-    def passes(self) -> Mapping[PredictorKind, int]:  # type: ignore[override]
+    def passes(self) -> Mapping[PredictorKind, int | tuple[int, ...]]:  # type: ignore[override]
         """Those of the method."""
         return self.method.passes
 

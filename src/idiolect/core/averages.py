@@ -53,16 +53,20 @@ class Path(NamedTuple):
 
     def at(self, step: Number, move: Params) -> "Path":
         """With the move before one step."""
-        return self._with(torch.arange(len(self.squares)) == step, move)
+        return self._with(self._numbers == step, move)
 
     def stopped(self, steps: Tensor, move: Params) -> "Path":
         """With the move of a client that stood still after so many steps."""
-        return self._with(torch.arange(len(self.squares)) >= steps, move)
+        return self._with(self._numbers >= steps, move)
 
     def spread(self) -> Tensor:
         """ξ_k = mean|w_k - w̄_k|² of a mean path, [steps]."""
         of_mean = tree.flatten_rows(self.moves).square().sum(-1)
         return (self.squares - of_mean).clamp_min(0)
+
+    @property
+    def _numbers(self) -> Tensor:
+        return torch.arange(len(self.squares), device=self.squares.device)
 
     def _with(self, chosen: Tensor, move: Params) -> "Path":
         repeated = tree.repeat(move, len(self.squares))

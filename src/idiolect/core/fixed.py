@@ -2,7 +2,7 @@
 
 A parameter is fixed if its module says so (`requires_grad=False`). Methods never see it: what they train,
 send, average and keep are the other parameters alone, while the module, with which an objective predicts, has
-the fixed ones. So neither weight decay nor momentum nor an average can touch them (spec/parts 0.1, 0.2).
+the fixed ones. So neither weight decay nor momentum nor an average can touch them (spec 8.15).
 A normalisation layer whose parameters are fixed is fixed with what it remembers: it normalises with its
 statistics, in training too, and these stay.
 """

@@ -48,8 +48,9 @@ class Method(ABC):
     sees_validation_rows: ClassVar[bool] = False  # whether `adapt` needs the client's validation rows
     personal_brief: ClassVar[bool] = False  # whether each client gets a brief of its own
     # Which of a step's training passes is at the model of a kind, whose normalisation layers then have the
-    # statistics of that pass: {"personal": 1}; -1 is the last. Kinds that are not named: the first.
-    passes: ClassVar[Mapping[PredictorKind, int]] = {}
+    # statistics of that pass: {"personal": 1}; -1 is the last. Kinds that are not named: the first. Several,
+    # if each trains a part of that model: {"personal": (0, 1)}.
+    passes: ClassVar[Mapping[PredictorKind, int | tuple[int, ...]]] = {}
     has_global_model: ClassVar[bool] = True  # whether the model of the kind global is the same for all
     part_choices: ClassVar[tuple[str, ...]] = ()  # hyper-parameters that choose a part of the model
     needs_classes: ClassVar[bool] = False  # whether it is for classification alone

@@ -25,7 +25,7 @@ class Store(NamedTuple):
     features: Tensor  # [places, features]
     values: Tensor  # [places, outputs]: what rows vote for
     taken: Tensor  # bool[places]: those that hold a row
-    count: Tensor  # k: neighbours that are asked
+    asked: Tensor  # k: how many of the nearest
     scale: Tensor  # of distances
     power: Tensor  # of squared distances: 1, or 1/2 for distances themselves
     share: Tensor  # λ: the neighbours' share in an answer
@@ -50,10 +50,10 @@ def values_of(task: Task, targets: Tensor, dtype: torch.dtype) -> Tensor:
 def votes(store: Store, features: Tensor) -> Tensor:
     """q of some rows by their features, [rows, outputs]; of equally near rows the first are asked."""
     found = _squares(features, store).masked_fill(~store.taken, torch.inf).sort(dim=1, stable=True)
-    asked = (torch.arange(len(store.taken), device=features.device) < store.count) & found.values.isfinite()
+    counts = (torch.arange(len(store.taken), device=features.device) < store.asked) & found.values.isfinite()
     exponents = -found.values.pow(store.power) / store.scale
     # The least number in place of an infinite one: where nobody can be asked, nothing becomes NaN.
-    weights = torch.where(asked, exponents, torch.finfo(features.dtype).min).softmax(1) * asked
+    weights = torch.where(counts, exponents, torch.finfo(features.dtype).min).softmax(1) * counts
     return torch.zeros_like(weights).scatter(1, found.indices, weights) @ store.values
 
 

@@ -10,7 +10,7 @@ Over the n values of a channel in the rows that count (padding does not; with po
 normalised with what was kept, which stays as it is.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -184,9 +184,9 @@ def normalised_by_torch(
     """The same where all values count: half as long, and nothing for a stack of clients."""
     mean, variance = torch.zeros_like(kept[0]), torch.zeros_like(kept[1])
     outputs = nn.functional.batch_norm(inputs, mean, variance, *affine, True, 1.0, epsilon)
-    return outputs, mean, variance, torch.tensor(True)
+    return outputs, mean, variance, torch.tensor(True, device=inputs.device)
 
 
-def names_of(layers: Iterable[NormLayer], parameters: Mapping[str, Tensor]) -> frozenset[str]:
+def names_of(layers: Iterable[NormLayer], parameters: Container[str]) -> frozenset[str]:
     """The layers, by the name of their mean, of which some parameter is among these."""
     return frozenset(layer.mean for layer in layers if any(name in parameters for name in layer.parameters))

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,7 @@ from torch.func import functional_call
 
 from idiolect.core import rng, tree
 from idiolect.core.autodiff import gradient
+from idiolect.core.device import to_device
 from idiolect.core.fixed import fixed_params, trained_params
 from idiolect.core.inputs import Inputs, as_arguments
 from idiolect.core.modules import (
@@ -23,7 +24,7 @@ from idiolect.core.neighbours import Neighbours, answer
 from idiolect.core.normalisation import Moments, Statistics, names_of, norm_layers, split_off, statistics_of
 from idiolect.core.parts import require_names
 from idiolect.core.task import Task
-from idiolect.core.training_mode import FrozenBy, TrainingMode, found_row_axes
+from idiolect.core.training_mode import TrainingMode, found_row_axes
 from idiolect.core.tree import Params
 from idiolect.errors import UserError
 
@@ -59,6 +60,7 @@ class Pass(NamedTuple):
 
 PassLoss = Callable[[Pass, Batch], Tensor]  # a loss of a method's own
 
+FrozenBy = Literal["batch", "kept"]
 Heard = list[list[Moments]]  # what normalisation layers saw, in one training pass after the other
 
 
@@ -87,9 +89,11 @@ class Objective:
         self._row_axes: tuple[int | None, ...] | None = None
         self._heard: Heard | None = None
         self._by_pass: Mapping[int, Statistics] = {}
+        self._taken: Tensor | None = None
         self._frozen_by: FrozenBy = "batch"
         self._modes = Modes(module)
         self._names = dict.fromkeys(trained_params(module))
+        self._untrained_norms = names_of(self.norms, self.fixed_params())
         self._further_names = {
             other: name for other, name in names_of_tied_parameters(module).items() if name in self._names
         }
@@ -111,6 +115,12 @@ class Objective:
         other._frozen_by = frozen_by
         return other
 
+    def when(self, taken: Tensor) -> Self:
+        """The same for a step that is only taken on a condition: else statistics stay as they are."""
+        other = copy.copy(self)
+        other._taken = taken
+        return other
+
     def rehearse(self, batch: Batch) -> TrainingMode:
         """A pass in training of the module with its own parameters: what was seen in it."""
         mode = self._training_mode(batch, None, self.statistics)
@@ -128,6 +138,16 @@ class Objective:
     def dtype(self) -> torch.dtype:
         """The precision of the parameters."""
         return next(self.module.parameters()).dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.module.parameters()).device
+
+    def move_to(self, device: torch.device) -> None:
+        """Put the model on a device."""
+        self.module.to(device)
+        self.statistics = to_device(self.statistics, device)
 
     def initial_params(self) -> Params:
         """The module's own parameters that are trained, detached."""
@@ -238,19 +258,23 @@ class Objective:
         with self._modes.training(), mode:
             outputs = self._outputs(params, batch.inputs, mode.buffers)
         if self._heard is not None:
-            self._heard.append(mode.seen)
+            self._heard.append([self._if_taken(moments) for moments in mode.seen])
         return outputs
+
+    def _if_taken(self, seen: Moments) -> Moments:
+        return seen if self._taken is None else seen._replace(exists=seen.exists & self._taken)
 
     def _training_mode(
         self, batch: Batch, fixed: Params | None, statistics: Statistics, *, mixes_rows: bool = True
     ) -> TrainingMode:
+        fixed_norms = names_of(self.norms, fixed or {})
         return TrainingMode(
             self.norms,
             statistics,
             batch.weights,
             batch.key,
-            frozen=names_of(self.norms, fixed or {}),
-            frozen_by=self._frozen_by,
+            frozen=self._untrained_norms | fixed_norms,
+            resting=self._untrained_norms | (fixed_norms if self._frozen_by == "kept" else frozenset()),
             row_axes=self._row_axes,
             mixes_rows=mixes_rows,
         )

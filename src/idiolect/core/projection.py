@@ -24,7 +24,7 @@ def onto_simplex(vector: Tensor) -> Tensor:
     # The same point, from where the largest entry is 0: beside large ones a sum of 1 would be lost.
     vector = vector - vector.amax(-1, keepdim=True)
     ordered = vector.sort(dim=-1, descending=True).values
-    counts = torch.arange(1, vector.shape[-1] + 1, dtype=vector.dtype)
+    counts = torch.arange(1, vector.shape[-1] + 1, dtype=vector.dtype, device=vector.device)
     excess = (ordered.cumsum(-1) - 1) / counts
     support = (ordered > excess).sum(-1, keepdim=True)
     return (vector - excess.gather(-1, support - 1)).clamp_min(0)

@@ -11,6 +11,8 @@ import zlib
 import torch
 from torch import Tensor
 
+from idiolect.core.device import CPU
+
 _GOLDEN = -0x61C8864680B583EB  # 2^64 / golden ratio, as a signed integer
 _MIX_1 = -0x40A7B892E31B1A47
 _MIX_2 = -0x6B2FB644ECCEEE15
@@ -37,17 +39,26 @@ def key(seed: int, purpose: str, *parts: Tensor | int) -> Tensor:
 
 
 def fold(state: Tensor, *parts: Tensor | int) -> Tensor:
-    """Mix further parts into a key."""
+    """Mix further parts into a key.
+
+    What is the same for all clients may be on the CPU, and the rest on a device, where the key is then.
+    """
     for part in parts:
-        state = mix(state ^ mix(torch.as_tensor(part, dtype=torch.int64)))
+        mixed = mix(torch.as_tensor(part, dtype=torch.int64))
+        if state.device == mixed.device:
+            state = mix(state ^ mixed)
+        else:  # that of the CPU as a number, which every device takes
+            state = mix(mixed ^ int(state) if state.device == CPU else state ^ int(mixed))
     return state
 
 
 def uniform(state: Tensor, *shape: int) -> Tensor:
-    """Numbers in [0, 1), float64, of shape `state.shape + shape`."""
+    """Numbers in [0, 1) of shape `state.shape + shape`: float64, or the same in a device's float32."""
     count = torch.Size(shape).numel()
     positions = torch.arange(count, device=state.device).reshape(shape)
     bits = mix(state.reshape(state.shape + (1,) * len(shape)) + positions * _GOLDEN)
+    if state.device.type == "mps":
+        return _shift_right(bits, 40).to(torch.float32) * 2.0**-24
     return _shift_right(bits, 11).to(torch.float64) * 2.0**-53
 
 
@@ -81,7 +92,8 @@ def permute(position: Tensor, size: Tensor, state: Tensor) -> Tensor:
 
 def permutation(state: Tensor, size: int) -> Tensor:
     """A random permutation of {0, .., size-1} for a scalar key."""
-    return permute(torch.arange(size), torch.tensor(size), state)
+    device = state.device
+    return permute(torch.arange(size, device=device), torch.tensor(size, device=device), state)
 
 
 def ranks(state: Tensor, size: int) -> Tensor:

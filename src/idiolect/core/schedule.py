@@ -21,13 +21,14 @@ from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from idiolect.core.device import precise
 from idiolect.core.hyper import STRICT
 
 Number = Tensor | float
 
 
 def _to_double(number: Number) -> Number:
-    return number.double() if isinstance(number, Tensor) else number
+    return precise(number) if isinstance(number, Tensor) else number
 
 
 class Clock(NamedTuple):
@@ -142,7 +143,7 @@ class Restart:
 
     def __call__(self, clock: Clock) -> Number:
         """The rate at a time."""
-        now = torch.as_tensor(clock.round, dtype=torch.float64)
+        now = precise(torch.as_tensor(clock.round))
         since = now
         for start in sorted(self.rounds):
             since = torch.where(now >= start, now - start, since)

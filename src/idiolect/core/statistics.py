@@ -5,7 +5,8 @@ training nothing reads them: so they are carried here, beside the method's own s
 method knows nothing of them. In each step they follow the batches of the method's training passes:
 
     passes 0, 1, ..  the gradients that a method takes in a step, in order; it declares in `passes` which of
-                     them is at the model of which kind, if that is not the first
+                     them is at the model of which kind, if that is not the first; of gradients that it only
+                     follows on a condition, it takes `objective.when(condition)`
     shared           the statistics of the pass of the shared model
     own              those of any other pass, which never leave the client
 
@@ -32,13 +33,13 @@ from idiolect.core.method import Method, PredictorKind, Predictors
 from idiolect.core.neighbours import Neighbours
 from idiolect.core.newcomer import Newcomer
 from idiolect.core.normalisation import Moments, NormLayer, Statistics, cumulated, split_off, updated
-from idiolect.core.objective import Batch, Mixture, Objective, Predictor, members_of
-from idiolect.core.training_mode import FrozenBy
+from idiolect.core.objective import Batch, FrozenBy, Mixture, Objective, Predictor, members_of
 from idiolect.core.transport import Transport
 from idiolect.core.tree import Params
 from idiolect.errors import UserError
 
 Variant = Literal["average", "pooled", "silo"]
+PassesByKind = Mapping[PredictorKind, int | tuple[int, ...]]
 
 
 class Server(NamedTuple):
@@ -89,13 +90,13 @@ class Carrying:
 
     layers: tuple[NormLayer, ...]
     variant: Variant
-    passes: tuple[int, ...]  # each with statistics of its own
+    passes: tuple[tuple[int, ...], ...]  # those of each model with statistics of its own
     shared: int  # the place among them of the shared model's
     frozen_by: FrozenBy  # what layers that a method holds fixed normalise with
 
-    def kept(self, passes: Mapping[PredictorKind, int], kind: PredictorKind) -> int:
+    def kept(self, passes: PassesByKind, kind: PredictorKind) -> int:
         """The place of a kind's statistics."""
-        return self.passes.index(passes.get(kind, 0))
+        return self.passes.index(_passes_of(kind, passes))
 
     def sent(self, statistics: Statistics, clients: int | None) -> Statistics | tuple[()]:
         """The shared statistics in a message: to all, or to each of some clients; or nothing."""
@@ -141,8 +142,8 @@ class WithStatistics(MethodAround):
     @property
     def carrying(self) -> Carrying:
         """What is carried."""
-        passes = tuple(sorted({self.passes.get(kind, 0) for kind in self.kinds}))
-        shared = self.passes.get("global", 0)
+        passes = tuple(sorted({_passes_of(kind, self.passes) for kind in self.kinds}))
+        shared = _passes_of("global", self.passes)
         place = passes.index(shared) if shared in passes else 0
         # Newcomers train when training is over; where clients keep statistics, theirs are still to be found.
         is_over = isinstance(innermost_method(self.method), Newcomer) and self.variant != "silo"
@@ -253,16 +254,13 @@ class StatisticsExchange(ExchangeAround):
     def step(self, work: Work, client: Client, down: Down, batches: tuple[Batch, ...], site: Site) -> Work:
         """Each pass moves its statistics."""
         heard: list[list[Moments]] = []
-        by_pass = dict(zip(self.carrying.passes, work.statistics, strict=True))
+        models = list(zip(self.carrying.passes, work.statistics, strict=True))
+        by_pass = {number: kept for passes, kept in models for number in passes}
         shared = work.statistics[self.carrying.shared]
         objective = site.objective.hearing(shared, heard, by_pass, self.carrying.frozen_by)
         there = replace(site, objective=objective)
         inner = self.inner.step(work.inner, client.inner, down.inner, batches, there)
-        moved = tuple(
-            updated(kept, heard[number]) if -len(heard) <= number < len(heard) else kept
-            for number, kept in by_pass.items()
-        )
-        return Work(inner, moved)
+        return Work(inner, tuple(_moved(kept, passes, heard) for passes, kept in models))
 
     def finish(self, work: Work, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
         """Keep all of them, send the shared ones where they are averaged."""
@@ -298,6 +296,20 @@ class StatisticsExchange(ExchangeAround):
             for layer in self.carrying.layers
         }
         return {**shared, **about}
+
+
+def _passes_of(kind: PredictorKind, passes: PassesByKind) -> tuple[int, ...]:
+    """The passes that train the model of a kind."""
+    numbers = passes.get(kind, 0)
+    return numbers if isinstance(numbers, tuple) else (numbers,)
+
+
+def _moved(statistics: Statistics, passes: tuple[int, ...], heard: list[list[Moments]]) -> Statistics:
+    """The statistics of a model after those of a step's passes that train it."""
+    for number in passes:
+        if -len(heard) <= number < len(heard):
+            statistics = updated(statistics, heard[number])
+    return statistics
 
 
 def _sums_uploads(exchange: Exchange) -> bool:

@@ -87,4 +87,4 @@ class Task:
         if self.kind == "binary":  # by arithmetic, which a recorded step can fuse
             first, second = self.class_weights
             return first + (second - first) * targets.to(dtype)
-        return torch.tensor(self.class_weights, dtype=dtype)[targets]
+        return torch.tensor(self.class_weights, dtype=dtype, device=targets.device)[targets]

@@ -6,7 +6,7 @@ where that layer is, or that its forward pass calls the function itself. The mod
 
 from collections.abc import Callable, Collection, Sequence
 from types import FunctionType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,15 +27,13 @@ from idiolect.core.normalisation import (
 )
 from idiolect.errors import UserError
 
-FrozenBy = Literal["batch", "kept"]
-
 
 class TrainingMode(TorchFunctionMode):
     """One forward pass on rows that are weighted; `seen` has then what its normalisation layers saw.
 
     statistics: those of the layers, by which these are also recognised
-    frozen: layers, by the name of their mean, of which nothing is noted; `frozen_by`: whether these, too,
-        normalise with the batch, or with the statistics that were put in
+    frozen: layers, by the name of their mean, of which nothing is noted
+    resting: those of them that do not normalise with the batch but with the statistics that were put in
     row_axes: where the rows are in the input of each call, as `found_row_axes` knows; None: not known
     mixes_rows: if not, batch normalisation takes the statistics that were put in
     """
@@ -48,7 +46,7 @@ class TrainingMode(TorchFunctionMode):
         key: Tensor | tuple[()],
         *,
         frozen: Collection[str] = (),
-        frozen_by: FrozenBy = "batch",
+        resting: Collection[str] = (),
         row_axes: Sequence[int | None] | None = None,
         mixes_rows: bool = True,
     ) -> None:
@@ -57,12 +55,12 @@ class TrainingMode(TorchFunctionMode):
         self.shapes: list[torch.Size] = []  # of the inputs of all calls
         self.draws = 0  # calls that drew noise
         # Layers count batches in place, and read the number: they are given one that stands still.
-        self._counter = torch.ones((), dtype=torch.int64)
+        self._counter = torch.ones((), dtype=torch.int64, device=weights.device)
         counters = {layer.counter: self._counter for layer in layers if layer.counter is not None}
         self.buffers = {**statistics, **counters}  # to be put into the layers
         self._layers = {id(statistics[layer.mean]): layer for layer in layers}
         self._counted = weights > 0
-        self._key, self._frozen, self._frozen_by, self._row_axes = key, frozen, frozen_by, row_axes
+        self._key, self._frozen, self._resting, self._row_axes = key, frozen, resting, row_axes
         self._in_attention = False
         self._mixes_rows = mixes_rows
 
@@ -113,12 +111,11 @@ class TrainingMode(TorchFunctionMode):
         eps: float = 1e-5,
     ) -> Tensor:
         normalise = functional.batch_norm
-        if running_mean is None or running_var is None:  # whatever mixes rows and keeps nothing
-            return normalise(input, None, None, weight, bias, training, momentum, eps)
-        if not training or not self._mixes_rows or self._stays(running_mean):
-            return normalise(input, running_mean, running_var, weight, bias, False, momentum, eps)
-        layer = self._layer_of(running_mean)
-        values, kept = self._values(input), (running_mean, running_var)
+        if running_mean is None or running_var is None or not training:  # nothing is kept, or all of it
+            return normalise(input, running_mean, running_var, weight, bias, training, momentum, eps)
+        layer, values, kept = self._layer_of(running_mean), self._values(input), (running_mean, running_var)
+        if layer.mean in self._resting or not self._mixes_rows:
+            return normalise(input, *kept, weight, bias, False, momentum, eps)
         if not is_transformed() and _current_dispatch_mode() is None and values.are_all(input):
             outputs, *moments = normalised_by_torch(input, kept, (weight, bias), eps)
         else:
@@ -160,10 +157,6 @@ class TrainingMode(TorchFunctionMode):
                 "use a layer such as nn.BatchNorm1d, or one derived from it"
             )
         return self._layers[id(running_mean)]
-
-    def _stays(self, running_mean: Tensor) -> bool:
-        """Whether a layer is fixed, and normalises with what was kept."""
-        return self._frozen_by == "kept" and self._layer_of(running_mean).mean in self._frozen
 
     def _note(self, layer: NormLayer, mean: Tensor, variance: Tensor, exists: Tensor) -> None:
         if layer.mean not in self._frozen:

@@ -122,6 +122,8 @@ def where(condition: Tensor, a: T, b: T) -> T:
 
 def row(tree: T, index: Tensor | int) -> T:
     """Entry `index` of every leaf's first axis (also under vmap)."""
+    if isinstance(index, Tensor):  # which as a place of its own would be asked for its value
+        return map_tree(lambda leaf: leaf[index[None]][0], tree)
     return map_tree(lambda leaf: leaf[index], tree)
 
 

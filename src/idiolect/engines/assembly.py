@@ -10,6 +10,7 @@ from torch import nn
 
 from idiolect.codecs.choice import with_own_codec
 from idiolect.core.around import innermost_method
+from idiolect.core.device import CPU
 from idiolect.core.fixed import training_only
 from idiolect.core.hyper import STRICT
 from idiolect.core.method import Method
@@ -23,6 +24,7 @@ from idiolect.engines.compiler.passes import PASSES
 from idiolect.engines.engine import LocalEngine, Setting
 from idiolect.engines.sequential import Sequential
 from idiolect.engines.vectorised import Vectorised
+from idiolect.engines.ways import Way
 from idiolect.errors import UserError
 from idiolect.store.memory import MemoryStore
 from idiolect.store.store import Store
@@ -71,26 +73,29 @@ def set_up(
     round_steps: int | None = None,
     statistics: Variant | None = None,
     train: PartRule | Patterns | None = None,
+    device: torch.device = CPU,
 ) -> Setting:
     """The method with its own codec and what it declares to observe, model and data in one precision.
 
     statistics: what becomes of the statistics of normalisation layers; None: what suits the method.
     train: the part of the model that is trained; None: all that the model does not hold fixed itself.
+    device: where clients are computed; first models are drawn on the CPU all the same.
     """
     _refuse_unfit_task(method, federation.task)
     federation = federation.to(dtype)
     module = in_precision(model, dtype) if isinstance(model, nn.Module) else seeded_module(model, seed, dtype)
-    module = module if train is None else training_only(module, train)
+    module = (module if train is None else training_only(module, train)).to(CPU)
     objective = Objective(module, federation.task, weight_decay, clip)
     method = observed(with_own_codec(method.for_model(module)))
     return Setting(
         with_statistics(method, objective, statistics),
         objective,
         federation,
-        store or MemoryStore(len(federation)),
+        store or MemoryStore(len(federation), device),
         seed=seed,
         batch_size=batch_size,
         round_steps=round_steps,
+        device=device,
     )
 
 
@@ -102,19 +107,21 @@ def _refuse_unfit_task(method: Method, task: Task) -> None:
         )
 
 
-def build_engine(choice: EngineName | HereEngine | RayEngineChoice, setting: Setting) -> LocalEngine:
-    """The chosen engine."""
+def build_engine(
+    choice: EngineName | HereEngine | RayEngineChoice, setting: Setting, way: Way | None = None
+) -> LocalEngine:
+    """The chosen engine; `way` is how it computed clients before, None if it is to choose."""
     if isinstance(choice, str):
         choice = RayEngineChoice() if choice == "ray" else HereEngine(choice)
     if isinstance(choice, RayEngineChoice):
         from idiolect.engines.ray import RayEngine  # needs an extra
 
         return RayEngine(
-            setting, workers=choice.workers, address=choice.address, passes=_passes(choice.optimise)
+            setting, workers=choice.workers, address=choice.address, way=way, passes=_passes(choice.optimise)
         )
     if choice.name == "sequential":
         return Sequential(setting)
-    return Vectorised(setting, passes=_passes(choice.optimise))
+    return Vectorised(setting, way, _passes(choice.optimise))
 
 
 def _passes(optimise: bool | None) -> tuple[str, ...] | None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from idiolect.core import rng, tree
+from idiolect.core.device import CPU, has_room, to_device
 from idiolect.core.exchange import Epochs
 from idiolect.core.objective import Batch
 from idiolect.data.federation import Federation, Rows
@@ -37,9 +38,18 @@ class Batches:
         self.dtype = dtype or tree.leaves(federation.inputs)[0].dtype
         self.seed = seed
         self.batch_size = batch_size
+        self.inputs, self.targets = federation.inputs, federation.targets
+        self.device = self.rows_device = CPU
         self.has_noise = has_noise
         sizes = federation.train.sizes
         self.batch_sizes = sizes if batch_size is None else sizes.clamp_max(batch_size)
+
+    def move_to(self, device: torch.device) -> None:
+        """Give batches on a device; all rows are kept there if they fit, else the rows of each are moved."""
+        rows = (self.federation.inputs, self.federation.targets)
+        fit = has_room(device, sum(leaf.nbytes for leaf in tree.leaves(rows)))
+        self.device, self.rows_device = device, device if fit else CPU
+        self.inputs, self.targets = to_device(rows, self.rows_device)
 
     def steps(self, work: "int | Epochs", ids: Tensor) -> Tensor:
         """Local work as a number of steps for each client."""
@@ -68,7 +78,7 @@ class Batches:
 
     def weights(self, ids: Tensor, width: int) -> Tensor:
         """The weight of each row of a client's batches, [.., width]: 1/b, and 0 where it only pads."""
-        return _row_weights(self.batch_sizes[ids], width, self.dtype)
+        return to_device(_row_weights(self.batch_sizes[ids], width, self.dtype), self.device)
 
     def keys(self, ids: Tensor, round_number: int, calls: Tensor) -> Tensor | tuple[()]:
         """The key of the noise in some calls of some clients in a round, which are broadcast; or nothing."""
@@ -76,8 +86,10 @@ class Batches:
 
     def gather(self, rows: Tensor, weights: Tensor, key: Tensor | tuple[()] = ()) -> Batch:
         """The rows themselves."""
-        inputs = tree.map_tree(lambda leaf: _take(leaf, rows), self.federation.inputs)
-        return Batch(inputs, _take(self.federation.targets, rows), weights, key)
+        rows = to_device(rows, self.rows_device)
+        inputs = tree.map_tree(lambda leaf: _take(leaf, rows), self.inputs)
+        batch = Batch(inputs, _take(self.targets, rows), weights, key)
+        return batch if self.rows_device == self.device else to_device(batch, self.device)
 
     def all_rows(self, part: Rows, ids: Tensor, round_number: int) -> Batch:
         """All rows of each client in one part of the federation, padded to the largest of these clients."""
@@ -87,8 +99,8 @@ class Batches:
         # A client without rows gets somebody's row with weight zero: its sums are then exactly zero.
         rows = part.index if len(part.index) else part.index.new_zeros(1)
         index = rows[(part.offsets[ids][:, None] + place).clamp_max(len(rows) - 1)]
-        key = self.keys(ids, round_number, _ALL_ROWS)
-        return self.gather(index, _row_weights(sizes, width, self.dtype), key)
+        weights, key = _row_weights(sizes, width, self.dtype), self.keys(ids, round_number, _ALL_ROWS)
+        return self.gather(index, *to_device((weights, key), self.device))
 
 
 def _take(flat: Tensor, rows: Tensor) -> Tensor:

@@ -6,8 +6,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from idiolect.core.device import free_bytes
+
 CHUNK_BYTES = 16 * 2**20  # parameters of one chunk: about what stays in the cache over a round
 MOST_CLIENTS = 256  # in a chunk, however small the model
+MOST_ON_DEVICE = 1024  # the same on a device beside the CPU
+MODELS_AT_WORK = 8  # as large as a model: what a method's client keeps, is sent, changes and sends
 SMALL_STACK_BYTES = 2**18  # parameters of a stack whose step takes as long with half of the clients
 ROW_BYTES = 64 * 2**20  # of a chunk's rows, all that are looked at or those of one batch
 
@@ -26,9 +30,17 @@ def parameter_bytes(module: nn.Module) -> int:
     return sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
 
 
-def chunk_size(module: nn.Module) -> int:
-    """How many clients are worked on at once, where a stack is faster than one by one."""
-    return max(1, min(MOST_CLIENTS, CHUNK_BYTES // parameter_bytes(module)))
+def most_at_once(module: nn.Module, gradient_bytes: int, device: torch.device) -> int:
+    """How many clients are worked on at once, where a stack is faster than one by one.
+
+    On the CPU as many as stay in the cache. On a device as many as a quarter of its free memory has room for,
+    with all that a gradient computes on its way.
+    """
+    free = free_bytes(device)
+    if free is None:
+        return max(1, min(MOST_CLIENTS, CHUNK_BYTES // parameter_bytes(module)))
+    each = MODELS_AT_WORK * parameter_bytes(module) + gradient_bytes
+    return max(1, min(MOST_ON_DEVICE, free // 4 // each))
 
 
 def similar_work(steps: Tensor, rows: Tensor, most: int, row_bytes: int) -> Iterator[Tensor]:

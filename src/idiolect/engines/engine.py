@@ -9,6 +9,7 @@ from torch.func import vmap
 
 from idiolect.core import rng, tree
 from idiolect.core.cohort import Cohort, Population
+from idiolect.core.device import CPU, refuse_precision, to_device, to_host
 from idiolect.core.exchange import ClientState, Exchange, Message, ServerState, Site
 from idiolect.core.fitness import refuse_unfit_model
 from idiolect.core.inputs import row_count, take_rows
@@ -65,6 +66,7 @@ class Setting:
         batch_size: int | None,
         founding: ServerState = None,
         round_steps: int | None = None,
+        device: torch.device = CPU,
     ) -> None:
         self.method = method
         self.objective = objective
@@ -76,13 +78,35 @@ class Setting:
         # Kernels of attention for evaluation alone, which many models cannot take at once.
         torch.backends.mha.set_fastpath_enabled(False)
         batch_sizes = Batches(federation, seed, batch_size, objective.dtype).batch_sizes
-        for count in {1, 2} if (batch_sizes == 1).any() else {2}:
-            refuse_unfit_model(objective, _first_rows(federation, count, objective.dtype))
-        objective.examine(*(_first_rows(federation, count, objective.dtype) for count in (2, 3)))
+        self._tried_rows = {1, 2} if (batch_sizes == 1).any() else {2}
+        self._try_model(CPU)
         self.batches = Batches(federation, seed, batch_size, objective.dtype, has_noise=objective.draws_noise)
+        if device != CPU:
+            self.move_to(device)
         self.round_steps = round_steps
         # The server before round 0, where it is known: founding clients that were never asked start from it.
         self.founding = founding
+
+    @property
+    def device(self) -> torch.device:
+        """Where clients are computed; the server and the plan are on the CPU."""
+        return self.batches.device
+
+    def move_to(self, device: torch.device) -> None:
+        """Put the model and the rows on a device, where the model is tried once more."""
+        refuse_precision(device, self.objective.dtype)
+        self.objective.move_to(device)
+        self.batches.move_to(device)
+        self._try_model(device)  # a tensor that it keeps besides parameters and buffers stays behind
+
+    def _try_model(self, device: torch.device) -> None:
+        first = {
+            count: to_device(_first_rows(self.federation, count, self.objective.dtype), device)
+            for count in (1, 2, 3)
+        }
+        for count in self._tried_rows:
+            refuse_unfit_model(self.objective, first[count])
+        self.objective.examine(first[2], first[3])
 
     def found(self, plan: Plan) -> ServerState:
         """Begin the run: the server before round 0, from which the founding clients start."""
@@ -92,7 +116,7 @@ class Setting:
             raise UserError(f"client {empty!r} has no training rows; every client needs at least one")
         population = Population(federation.train.sizes, plan.present(0, len(federation)))
         key = rng.key(self.seed, "server")
-        self.founding = self.method.server_init(self.objective.initial_model(), population, key)
+        self.founding = self.method.server_init(to_host(self.objective.initial_model()), population, key)
         return self.founding
 
     def transport(self, exchange: Exchange) -> Transport:
@@ -126,19 +150,23 @@ class Setting:
         return 0 if exchange.local_steps == 0 else self.batches.longest(exchange.local_steps)
 
     def states(self, ids: Tensor) -> ClientState:
-        """The stacked states of clients; one that was never asked has the state of a founding client."""
+        """The stacked states of clients, where they are computed.
+
+        One that was never asked has the state of a founding client.
+        """
         known = self.store.known(ids)
         if known.all():
-            return self.store.get(ids)
-        states = self.arrivals(self.founding, ids)
+            return to_device(self.store.get(ids), self.device)
+        states = to_device(self.arrivals(self.founding, ids), self.device)
         if known.any():
-            places = known.nonzero()[:, 0]
-            stored = self.store.get(ids[places])
+            chosen = known.nonzero()[:, 0]
+            stored = to_device(self.store.get(ids[chosen]), self.device)
+            places = to_device(chosen, self.device)
             states = tree.map_tree(lambda new, kept: new.clone().index_copy_(0, places, kept), states, stored)
         return states
 
     def arrivals(self, server: ServerState, ids: Tensor) -> ClientState:
-        """The stacked first states of clients that arrive while the server is in some state."""
+        """The stacked first states of clients that arrive while the server is in some state, beside it."""
         return vmap(lambda client_id: self.method.client_init(server, client_id))(ids)
 
     def client_key(self, ids: Tensor, round_number: int) -> Tensor:
@@ -172,7 +200,10 @@ class LocalEngine(Engine, Protocol):
     """An engine in this process, which can also look at every client."""
 
     def survey(self, look: Look, server: ServerState, part: Rows, ids: Tensor, round_number: int) -> Any:
-        """Look at clients; `site.rows` are their rows in one part of the data. The results are stacked."""
+        """Look at clients; `site.rows` are their rows in one part of the data. The results are stacked.
+
+        The look is taken where clients are computed; its results are where the server is.
+        """
         ...
 
 

@@ -14,6 +14,7 @@ from torch.func import vmap
 from torch.utils import _pytree as pytree
 
 from idiolect.core import rng, tree
+from idiolect.core.device import to_device
 from idiolect.core.exchange import ClientState, Exchange, Message, Site
 from idiolect.core.objective import Batch, Objective
 from idiolect.core.schedule import Clock
@@ -52,14 +53,16 @@ class Seat(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """What the local work of some clients takes."""
+    """What the local work of some clients takes: what they work with on the device, their plan on the CPU."""
 
     exchange: Exchange
     down: Message  # the same for all, unless the exchange has personal ones
     client: ClientState
     seat: Seat
-    staged: Stages  # none if there is no training
     clock: Clock  # at the first step
+    ids: Tensor  # who they are, and
+    staged: Stages  # which rows they see: none if there is no training
+    round_number: int
 
     @property
     def down_axis(self) -> int | None:
@@ -81,7 +84,7 @@ class LocalWork:
 
     def work(self, chunk: Chunk) -> tuple[ClientState, Message]:
         """The new states and the uploads."""
-        exchange, down, client, seat, staged, clock = chunk
+        exchange, down, client, seat, clock, _, staged, _ = chunk
 
         def begin(client: ClientState, down: Message, seat: Seat) -> Any:
             return exchange.begin(client, down, seat.site(self.objective, clock))
@@ -106,9 +109,9 @@ class LocalWork:
             return self._some_steps(chunk, work, stage.steps, rows[:, 0])
         finished: list[Any] = []
         for stage, rows in chunk.staged:
-            work, client, seat = first_of(stage.stack, (work, chunk.client, chunk.seat))
+            work, client, seat, ids = first_of(stage.stack, (work, chunk.client, chunk.seat, chunk.ids))
             down = chunk.down if chunk.down_axis is None else first_of(stage.stack, chunk.down)
-            chunk = chunk._replace(client=client, seat=seat, down=down)
+            chunk = chunk._replace(client=client, seat=seat, ids=ids, down=down)
             work = self._some_steps(chunk, work, stage.steps, rows)
             done = between(stage.staying, stage.active, work)
             finished.append(tree.map_tree(torch.clone, done) if stage.staying else done)
@@ -117,28 +120,30 @@ class LocalWork:
     def _some_steps(self, chunk: Chunk, work: Any, steps: range, rows: Tensor) -> Any:
         """Steps of one stack."""
         batches, per_step = self.setting.batches, chunk.exchange.batches_per_step
-        weights = batches.weights(chunk.seat.client_id, rows.shape[-1])
+        weights = batches.weights(chunk.ids, rows.shape[-1])
+        rows = to_device(rows, batches.rows_device)
+        numbers = torch.arange(steps.start, steps.stop, device=batches.device)
         changing, work_structure = pytree.tree_flatten(work)
         fixed, fixed_structure = pytree.tree_flatten(
             (chunk.client, chunk.down, chunk.seat, chunk.clock.round)
         )
-        first_call, ids = steps.start * per_step, chunk.seat.client_id
-        numbers = torch.arange(first_call, first_call + len(rows)).reshape(-1, *[1] * ids.ndim)
-        keys = batches.keys(ids, int(chunk.clock.round), numbers)
+        first_call, ids = steps.start * per_step, chunk.ids
+        calls = torch.arange(first_call, first_call + len(rows)).reshape(-1, *[1] * ids.ndim)
+        keys = to_device(batches.keys(ids, chunk.round_number, calls), batches.device)
         taken: Steps | None = None
         checked = None if self._compiler is None else self._checked_step(chunk, steps)
-        for place, step in enumerate(steps):
+        for place, (step, number) in enumerate(zip(steps, numbers, strict=True)):
             drawn, drawn_structure = pytree.tree_flatten(
                 tuple(
                     self._laid_out(batches.gather(rows[call], weights, tree.row(keys, call)))
                     for call in range(place * per_step, (place + 1) * per_step)
                 )
             )
-            arguments = Arguments(changing, fixed, drawn, torch.tensor(step))
+            arguments = Arguments(changing, fixed, drawn, number)
             if taken is None:
                 plain = self._plain_step(chunk, work_structure, fixed_structure, drawn_structure)
                 taken = self._compiled(chunk, plain, arguments)
-            changing = taken.take(arguments, is_checked=step == checked)
+            changing = taken.take(arguments, step, is_checked=step == checked)
         return pytree.tree_unflatten(changing, work_structure)
 
     def _compiled(self, chunk: Chunk, plain: Step, example: Arguments) -> Steps:
@@ -150,8 +155,8 @@ class LocalWork:
 
     def _checked_step(self, chunk: Chunk, steps: range) -> int | None:
         """Now and then, by a key of the run, a step is compared with the plain one once more."""
-        first_client = chunk.seat.client_id.reshape(-1)[0]
-        key = rng.key(self.setting.seed, "check", first_client, int(chunk.clock.round), steps.start)
+        first_client = chunk.ids.reshape(-1)[0]
+        key = rng.key(self.setting.seed, "check", first_client, chunk.round_number, steps.start)
         return (
             steps[int(rng.below(rng.fold(key, 1), len(steps)))]
             if rng.below(key, CHECKED_ONE_IN) == 0

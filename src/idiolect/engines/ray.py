@@ -6,6 +6,7 @@ a worker is lost, another one starts from the store and repeats its part of the 
 pure function of states, messages and keys, so nothing shows that it was done twice.
 """
 
+import copy
 import logging
 import os
 import sys
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from idiolect.core import tree
 from idiolect.core.cohort import Cohort
+from idiolect.core.device import CPU, to_host
 from idiolect.core.exchange import ClientState, Exchange, Message, ServerState
 from idiolect.core.transport import Bits
 from idiolect.data.federation import Rows
@@ -59,7 +61,12 @@ class Assignment(NamedTuple):
 class Worker:
     """Lives in an actor: a block of clients and the vectorised engine."""
 
-    def __init__(self, setting: Setting, way: Way, passes: Iterable[str] | None) -> None:
+    def __init__(
+        self, setting: Setting, way: Way, passes: Iterable[str] | None, device: torch.device
+    ) -> None:
+        if device != CPU:
+            setting.move_to(device)
+            setting.store = MemoryStore(len(setting.federation), device)
         self.engine = Vectorised(setting, way, passes)
 
     def restore(self, ids: Tensor, states: ClientState) -> None:
@@ -71,15 +78,18 @@ class Worker:
         exchange, reference, cohort, weights, round_number = assignment
         server = _ray().get(reference)
         outcome = self.engine.carry_out_prepared(exchange, server, cohort, weights, round_number)
-        states = self.engine.setting.states(cohort.ids)
+        states = to_host(self.engine.setting.states(cohort.ids))
         return Part(outcome.replies, outcome.traffic.down, outcome.traffic.up, states, outcome.doubts)
 
 
 class Block:
     """A range of clients and the actor that holds them: started when first needed, replaced when lost."""
 
-    def __init__(self, clients: range, setting: Setting, way: Way, passes: Iterable[str] | None) -> None:
+    def __init__(
+        self, clients: range, setting: Setting, way: Way, passes: Iterable[str] | None, gpus: float
+    ) -> None:
         self.clients = clients
+        self._gpus = gpus  # its share of those of the cluster
         self._setting = setting
         self._way, self._passes = way, passes
         self._actor: Any = None
@@ -93,9 +103,14 @@ class Block:
         """Send an assignment to the actor, and first the states that only the driver has; gives a future."""
         if self._actor is None:
             # Spread over the nodes, so that a lost one takes few blocks with it.
-            remote = _ray().remote(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD")(Worker)
+            remote = _ray().remote(
+                num_cpus=1, num_gpus=self._gpus, max_restarts=0, scheduling_strategy="SPREAD"
+            )(Worker)
             block = _setting_of_block(self._setting, self.clients)
-            self._actor = remote.remote(block, self._way, self._passes)
+            # Ray shows a worker its own GPUs only, of which the first is meant.
+            self._actor = remote.remote(
+                block, self._way, self._passes, torch.device(self._setting.device.type)
+            )
         store, ids = self._setting.store, assignment.cohort.ids
         new = ids[store.known(ids) & ~self._held[ids]]
         if len(new):  # after a loss or a resumption, and for clients that have just arrived
@@ -121,15 +136,23 @@ class RayEngine:
         *,
         workers: int = 2,
         address: str | None = None,
+        way: Way | None = None,
         passes: Iterable[str] | None = tuple(PASSES),
     ) -> None:
         self.setting = setting
         # Looking at clients needs closures of the driver; it has all states and rows.
-        self._local = Vectorised(setting, passes=passes)
+        self._local = Vectorised(setting, way, passes)
         _connect(address, workers)
         pieces = torch.arange(len(setting.federation)).tensor_split(min(workers, len(setting.federation)))
         ranges = [range(int(piece[0]), int(piece[-1]) + 1) for piece in pieces]
-        self.blocks = [Block(clients, setting, self._local.way, passes) for clients in ranges]
+        gpus = _ray().cluster_resources().get("GPU", 0.0) if setting.device.type == "cuda" else 0.0
+        share = min(1.0, gpus / len(ranges))
+        self.blocks = [Block(clients, setting, self._local.way, passes, share) for clients in ranges]
+
+    @property
+    def way(self) -> Way:
+        """How clients are computed."""
+        return self._local.way
 
     def carry_out(
         self, exchange: Exchange, server: ServerState, cohort: Cohort, round_number: int
@@ -203,10 +226,14 @@ def _joined(parts: list[Message], weights: Tensor | None, ranks: list[Tensor]) -
 
 
 def _setting_of_block(setting: Setting, clients: range) -> Setting:
-    """The setting with the rows of some clients, and a store of their own that is still empty."""
+    """The setting with the rows of some clients, and an empty store of their own; on the CPU, to be sent."""
+    objective = setting.objective
+    if setting.device != CPU:
+        objective = copy.deepcopy(objective)
+        objective.module.to(CPU)
     return Setting(
         setting.method,
-        setting.objective,
+        objective,
         partial_view(setting.federation, clients),
         MemoryStore(len(setting.federation)),
         seed=setting.seed,

@@ -1,19 +1,22 @@
 """One client at a time: the executable specification that every other engine is tested against."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from idiolect.core import tree
 from idiolect.core.cohort import Cohort
+from idiolect.core.device import to_device, to_host
 from idiolect.core.exchange import ClientState, Exchange, Message, ServerState, Site
 from idiolect.core.method import Method
 from idiolect.core.objective import Batch
 from idiolect.core.schedule import Clock
 from idiolect.data.federation import Rows
 from idiolect.engines.engine import Look, Outcome, Setting, Traffic, combine
+
+T = TypeVar("T")
 
 
 class Assignment(NamedTuple):
@@ -44,13 +47,13 @@ class Sequential:
             one = cohort.select(place)
             down = exchange.down(server, one.ids)
             traffic.record(traffic.down, place, transport.down_bits(server, down, one.ids))
-            own_down = tree.row(down, 0) if exchange.personal_down else down
+            own_down = self._there(tree.row(down, 0) if exchange.personal_down else down)
             client = tree.row(self.setting.states(one.ids), 0)
             client, up = self.work(Assignment(exchange, own_down, client, one, round_number))
             self.setting.store.put(one.ids, tree.stack([client]))
             if one.replied:
                 traffic.record(traffic.up, place, transport.up_bits(tree.stack([up]), one.ids))
-                uploads.append(up)
+                uploads.append(to_host(up))
         arrived = cohort.select(cohort.replied)
         return Outcome(combine(exchange, server, uploads, arrived), arrived, traffic, cohort.ids)
 
@@ -79,23 +82,27 @@ class Sequential:
         for client_id in ids:
             client = tree.row(self.setting.states(client_id[None]), 0)
             brief = self.setting.method.brief(server, client_id[None])
-            own_brief = tree.row(brief, 0) if self.setting.method.personal_brief else brief
-            results.append(look(client, own_brief, self.site_of_rows(client_id, part, round_number)))
+            own_brief = self._there(tree.row(brief, 0) if self.setting.method.personal_brief else brief)
+            seen = look(client, own_brief, self.site_of_rows(client_id, part, round_number))
+            results.append(to_host(seen))
         return tree.stack(results)
 
     def site_of_rows(self, client_id: Tensor, part: Rows, round_number: int) -> Site:
         """Where a client is looked at with its rows in one part of the data."""
         return Site(
             objective=self.setting.objective,
-            client_id=client_id,
-            size=self.setting.federation.train.sizes[client_id],
-            steps=torch.tensor(0),
-            full_steps=torch.tensor(0),
-            key=self.setting.client_key(client_id, round_number),
-            clock=Clock(torch.tensor(round_number), torch.tensor(0), 0),
+            client_id=self._there(client_id),
+            size=self._there(self.setting.federation.train.sizes[client_id]),
+            steps=self._there(torch.tensor(0)),
+            full_steps=self._there(torch.tensor(0)),
+            key=self._there(self.setting.client_key(client_id, round_number)),
+            clock=self._there(Clock(torch.tensor(round_number), torch.tensor(0), 0)),
             rows=self._all_rows(part, client_id, round_number),
             validation=self._validation_rows(self.setting.method, client_id, round_number),
         )
+
+    def _there(self, tree: T) -> T:
+        return to_device(tree, self.setting.device)
 
     def _site(self, exchange: Exchange, one: Cohort, round_number: int) -> Callable[[int], Site]:
         setting, train = self.setting, self.setting.federation.train
@@ -103,14 +110,15 @@ class Sequential:
         validation = self._validation_rows(exchange, one.ids[0], round_number)
 
         def at(step: int) -> Site:
+            clock = Clock(torch.tensor(round_number), torch.tensor(step), setting.clock_steps(exchange))
             return Site(
                 objective=setting.objective,
-                client_id=one.ids[0],
-                size=train.sizes[one.ids[0]],
-                steps=one.steps[0],
-                full_steps=one.full_steps[0],
-                key=setting.client_key(one.ids[0], round_number),
-                clock=Clock(torch.tensor(round_number), torch.tensor(step), setting.clock_steps(exchange)),
+                client_id=self._there(one.ids[0]),
+                size=self._there(train.sizes[one.ids[0]]),
+                steps=self._there(one.steps[0]),
+                full_steps=self._there(one.full_steps[0]),
+                key=self._there(setting.client_key(one.ids[0], round_number)),
+                clock=self._there(clock),
                 rows=rows,
                 validation=validation,
             )

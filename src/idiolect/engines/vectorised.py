@@ -6,13 +6,14 @@ need is fetched before and kept after their work, in the order of the chunks, so
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from idiolect.core import tree
 from idiolect.core.cohort import Cohort
+from idiolect.core.device import CPU, to_device, to_host
 from idiolect.core.exchange import ClientState, Exchange, Message, ServerState
 from idiolect.core.method import Method
 from idiolect.core.objective import Batch, Objective
@@ -21,13 +22,15 @@ from idiolect.data.federation import Rows
 from idiolect.engines.allocator import keep_freed_memory
 from idiolect.engines.chunks import padded, padded_width, parameter_bytes, similar_size, similar_work, stages
 from idiolect.engines.compiler.compiler import Compiler
-from idiolect.engines.compiler.passes import PASSES
+from idiolect.engines.compiler.passes import ON_CPU_ONLY, PASSES
 from idiolect.engines.engine import Look, Outcome, Setting, Traffic
 from idiolect.engines.local_work import Chunk, LocalWork, Seat, Stages, first_of, over_clients
 from idiolect.engines.threads import ClientThreads
 from idiolect.engines.ways import Way, choose_way, stacking, why_one_by_one
 
 logger = logging.getLogger("idiolect")
+
+T = TypeVar("T")
 
 DRAWN_TOGETHER = 16  # clients whose batches are drawn at once, at least: it takes as long for one
 
@@ -49,7 +52,9 @@ class Vectorised:
     ) -> None:
         self.setting = setting
         self.way = way or choose_way(setting)
-        self._has_more_to_say = way is None and self.way == Way(1, is_recorded=False)
+        self._has_more_to_say = self.way == Way(1, is_recorded=False)
+        if passes is not None and setting.device != CPU:
+            passes = [name for name in passes if name not in ON_CPU_ONLY]
         self._compiler = Compiler(passes) if passes is not None and self.way.is_recorded else None
         self._threads = ClientThreads(setting.objective)
         self._client_bytes = parameter_bytes(setting.objective.module)
@@ -90,7 +95,7 @@ class Vectorised:
         round_number: int,
     ) -> Outcome:
         """The exchange with a cohort that is prepared already; `weights` are those of its replies."""
-        traffic, replies = Traffic(len(cohort)), _Replies(weights)
+        traffic, replies = Traffic(len(cohort)), _Replies(weights, self.setting.device)
         transport = self.setting.transport(exchange)
         arrived, ranks = cohort.select(cohort.replied), cohort.replied.cumsum(0) - 1
         doubts_before = self._doubts()
@@ -107,7 +112,8 @@ class Vectorised:
             traffic.record(traffic.down, places, transport.down_bits(server, down, part.ids))
             if not part.replied.any():
                 continue
-            up = up if part.replied.all() else tree.select(up, part.replied)
+            if not part.replied.all():
+                up = tree.select(up, to_device(part.replied.nonzero()[:, 0], self.setting.device))
             heard = places[part.replied]
             traffic.record(traffic.up, heard, transport.up_bits(up, part.ids[part.replied]))
             replies.add(up, ranks[heard])
@@ -117,8 +123,9 @@ class Vectorised:
     def survey(self, look: Look, server: ServerState, part: Rows, ids: Tensor, round_number: int) -> Any:
         """Look at every client; the results are stacked."""
         method = self.setting.method
-        clock = Clock(torch.tensor(round_number), torch.tensor(0), 0)
+        clock = self._clock(round_number, 0)
         chunks = list(similar_size(part.sizes[ids], self.way.clients, self._row_bytes))
+        shared = None if method.personal_brief else self._there(method.brief(server, ids))
 
         def seen(objective: Objective, place: tuple[ClientState, Message, Seat]) -> Any:
             def one(client: ClientState, brief: Message, seat: Seat) -> Any:
@@ -128,13 +135,15 @@ class Vectorised:
             return self._stack_of(None, over_clients(one, (0, axis, 0), alone=alone)(*place), alone=alone)
 
         def fetched(places: Tensor) -> tuple[ClientState, Message, Seat]:
-            brief = method.brief(server, ids[places])
             no_steps = torch.zeros_like(places)
             seat = self._seat(method, ids[places], no_steps, no_steps, round_number, part)
             client, seat = self._as_one(self.setting.states(ids[places]), seat)
-            return client, tree.row(brief, 0) if method.personal_brief and seat.is_alone else brief, seat
+            if not method.personal_brief:
+                return client, shared, seat
+            brief = self._there(method.brief(server, ids[places]))
+            return client, tree.row(brief, 0) if seat.is_alone else brief, seat
 
-        results = list(self._each(seen, map(fetched, chunks)))
+        results = [to_host(result) for result in self._each(seen, map(fetched, chunks))]
         return at_their_places(tree.concatenate(results), torch.cat(chunks))
 
     def _each(self, work: Callable[[Objective, Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
@@ -157,19 +166,23 @@ class Vectorised:
         train = setting.federation.train
         rows = train.sizes if exchange.sees_all_rows else setting.batches.batch_sizes
         chunks = list(similar_work(cohort.steps, rows[cohort.ids], self.way.clients, self._row_bytes))
-        clock = Clock(torch.tensor(round_number), torch.tensor(0), setting.clock_steps(exchange))
+        clock = self._clock(round_number, setting.clock_steps(exchange))
+        shared = None if exchange.personal_down else exchange.down(server, cohort.ids)
+        sent_to_all = self._there(shared)
         for places, staged in zip(chunks, self._staged(exchange, cohort, chunks, round_number), strict=True):
             # Padding: the last client once more. What its doubles do is thrown away.
             part = cohort.select(padded(places))
-            down = exchange.down(server, part.ids)
             # First states are views of the server's parameters: one layout is enough to record.
             client = tree.map_tree(torch.Tensor.contiguous, setting.states(part.ids))
             seen = train if exchange.sees_all_rows else None
             seat = self._seat(exchange, part.ids, part.steps, part.full_steps, round_number, seen)
             client, seat = self._as_one(client, seat)
-            own_down = tree.row(down, 0) if exchange.personal_down and seat.is_alone else down
-            chunk = Chunk(exchange, own_down, client, seat, staged, clock)
-            sent = first_of(len(places), down) if exchange.personal_down else down
+            down, sent = sent_to_all, shared
+            if exchange.personal_down:
+                each = exchange.down(server, part.ids)
+                down = self._there(tree.row(each, 0) if seat.is_alone else each)
+                sent = first_of(len(places), each)
+            chunk = Chunk(exchange, down, client, seat, clock, part.ids, staged, round_number)
             yield Group(places, cohort.select(places), sent, chunk)
 
     def _staged(
@@ -220,7 +233,14 @@ class Vectorised:
             for part in (data, federation.validation if viewer.sees_validation_rows else None)
         )
         key = setting.client_key(ids, round_number)
-        return Seat(ids, federation.train.sizes[ids], steps, full_steps, key, rows, validation)
+        sizes = federation.train.sizes[ids]
+        return self._there(Seat(ids, sizes, steps, full_steps, key, rows, validation))
+
+    def _clock(self, round_number: int, local_steps: int) -> Clock:
+        return self._there(Clock(torch.tensor(round_number), torch.tensor(0), local_steps))
+
+    def _there(self, tree: T) -> T:
+        return to_device(tree, self.setting.device)
 
     def _as_one(self, client: ClientState, seat: Seat) -> tuple[ClientState, Seat]:
         """The only client of a stack without its axis: a stack of one would go through slower operations."""
@@ -258,18 +278,19 @@ def _with_channels_last(leaf: Tensor) -> Tensor:
 class _Replies:
     """Uploads as they come in: summed at once where the server needs only the sum, else kept."""
 
-    def __init__(self, weights: Tensor | None) -> None:
+    def __init__(self, weights: Tensor | None, device: torch.device) -> None:
         self.weights = weights
+        self.device = device
         self.parts: list[Message] = []
         self.ranks: list[Tensor] = []
 
     def add(self, uploads: Message, ranks: Tensor) -> None:
         """Take the uploads of a chunk; `ranks` are their places among all replies."""
         if self.weights is None:
-            self.parts.append(uploads)
+            self.parts.append(to_host(uploads))
             self.ranks.append(ranks)
             return
-        share = tree.weighted_sum(uploads, self.weights[ranks])
+        share = tree.weighted_sum(uploads, to_device(self.weights[ranks], self.device))
         self.parts = [tree.add_sums(self.parts[0], share) if self.parts else share]
 
     def total(self) -> Message | None:
@@ -277,7 +298,7 @@ class _Replies:
         if not self.parts:
             return None
         if self.weights is not None:
-            return self.parts[0]
+            return to_host(self.parts[0])
         return at_their_places(tree.concatenate(self.parts), torch.cat(self.ranks))
 
 

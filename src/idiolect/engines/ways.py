@@ -1,10 +1,13 @@
 """How the clients of a federation are computed: a stack of them at once or one at a time; recorded or not.
 
-A rule, not a measurement: whoever repeats or resumes a run goes the same way, on any machine.
+On the CPU by a rule, not by a measurement: whoever repeats a run goes the same way, on any machine. On a
+device beside it by a quick trial. A run keeps its way, and why, so that it goes on as it began.
 """
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -15,9 +18,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from idiolect.core import rng, tree
-from idiolect.core.inputs import Inputs, row_count, take_rows
+from idiolect.core.device import CPU, to_device, to_host, wait_for
+from idiolect.core.inputs import Inputs, row_count
 from idiolect.core.objective import Batch
-from idiolect.engines.chunks import chunk_size
+from idiolect.engines.chunks import most_at_once
 from idiolect.engines.engine import Setting
 from idiolect.errors import first_sentence
 
@@ -28,28 +32,92 @@ BUSY_CALL = 1_000_000
 # replayed very often: a recurrent network over 80 characters has 3,000.
 MOST_RECORDED_CALLS = 1_000
 
+TRIED_CLIENTS = 8  # in a trial on a device
+TRIALS = 3
 PROBED_ROWS = 4  # by which it is seen whether a model keeps rows apart
 
 
-class Way(NamedTuple):
+class Cost(NamedTuple):
+    """What a gradient consists of."""
+
+    calls: int  # of tensor operations
+    arithmetic: int  # operations in products of matrices and convolutions
+    bytes: int  # of all results on the way
+
+    @property
+    def per_call(self) -> str:
+        """The operations in products for each call, for people."""
+        return f"{self.arithmetic / self.calls:,.0f}"
+
+
+@dataclass(frozen=True)
+class Way:
     """How clients are computed."""
 
     clients: int  # at once; 1: one at a time, in as many threads as torch has
     is_recorded: bool
+    reason: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        crowd = "one client at a time" if self.clients == 1 else f"up to {self.clients} clients at once"
+        return f"{crowd}, {'recorded' if self.is_recorded else 'plain'} steps ({self.reason})"
+
+    def plain(self) -> dict[str, Any]:
+        """As plain data for a file, from which `Way(**plain)` makes it again."""
+        return asdict(self)
 
 
 def choose_way(setting: Setting) -> Way:
-    """The way for a model, its data and its batches."""
-    module = setting.objective.module
-    if stacking_obstacle(setting) is not None:
-        return Way(1, is_recorded=False)
+    """The way for a model, its data, its batches and its device."""
+    if (obstacle := stacking_obstacle(setting)) is not None:
+        return Way(1, is_recorded=False, reason=f"it leaves no choice: {obstacle}")
     cost = cost_of_a_gradient(setting)
+    most = most_at_once(setting.objective.module, cost.bytes, setting.device)
+    clients, reason = _by_rule(setting, cost, most) if setting.device == CPU else _by_trial(setting, most)
     is_recorded = cost.calls <= MOST_RECORDED_CALLS
-    # Convolutions of many models are grouped ones, which are no faster than one model after the other.
-    has_convolutions = any(isinstance(layer, nn.modules.conv._ConvNd) for layer in module.modules())
-    if has_convolutions or cost.arithmetic > BUSY_CALL * cost.calls:
-        return Way(1, is_recorded)
-    return Way(chunk_size(module), is_recorded)
+    if not is_recorded:
+        reason += f"; to record {cost.calls:,} calls of torch takes longer than it saves"
+    return Way(clients, is_recorded, reason)
+
+
+def _by_rule(setting: Setting, cost: Cost, most: int) -> tuple[int, str]:
+    if any(isinstance(layer, nn.modules.conv._ConvNd) for layer in setting.objective.module.modules()):
+        return 1, "convolutions of many models are grouped ones, which are no faster"
+    if cost.arithmetic > BUSY_CALL * cost.calls:
+        return 1, f"each call of torch has {cost.per_call} operations, which keep a core busy"
+    return most, f"each call of torch has {cost.per_call} operations, so that most time would be overhead"
+
+
+def _by_trial(setting: Setting, most: int) -> tuple[int, str]:
+    """Whether gradients of some clients at once are faster than one after the other, on this device now."""
+    count = min(most, TRIED_CLIENTS)
+    if count == 1:
+        return 1, "no more fit into the memory that is free"
+    params = tree.map_tree(torch.clone, tree.repeat(setting.objective.initial_params(), count))
+    batches = _batches(setting, count)
+
+    def at_once() -> None:
+        with stacking():
+            vmap(setting.objective.gradient)(params, batches)
+
+    def one_by_one() -> None:
+        for place in range(count):
+            setting.objective.gradient(tree.row(params, place), tree.row(batches, place))
+
+    together, apart = (least_seconds(play, setting.device) for play in (at_once, one_by_one))
+    seen = f"{count} gradients took {1000 * together:.2g} ms at once and {1000 * apart:.2g} ms one by one"
+    return (most if together < apart else 1), f"{seen} in a trial on {setting.device}"
+
+
+def least_seconds(play: Callable[[], None], device: torch.device) -> float:
+    """The least time of a few, after one that is not measured."""
+    seconds = []
+    for _ in range(1 + TRIALS):
+        start = time.perf_counter()
+        play()
+        wait_for(device)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds[1:])
 
 
 def why_one_by_one(setting: Setting) -> str | None:
@@ -61,19 +129,12 @@ def why_one_by_one(setting: Setting) -> str | None:
     return f"{kind} cannot be run for many clients at once, so clients run one at a time ({obstacle})"
 
 
-class Cost(NamedTuple):
-    """What a gradient consists of."""
-
-    calls: int  # of tensor operations
-    arithmetic: int  # operations in products of matrices and convolutions
-
-
 def cost_of_a_gradient(setting: Setting) -> Cost:
     """Counted in a gradient of the first client."""
     params, batch = setting.objective.initial_params(), tree.row(_batches(setting, 1), 0)
     with _Counter() as counter:
         setting.objective.gradient(params, batch)
-    return Cost(counter.calls, counter.arithmetic)
+    return Cost(counter.calls, counter.arithmetic, counter.bytes)
 
 
 def stacking_obstacle(setting: Setting) -> str | None:
@@ -99,18 +160,21 @@ def _keeps_rows_apart(setting: Setting) -> bool:
 
     Batch normalisation may mix them: it knows which rows only pad.
     """
-    objective, federation = setting.objective, setting.federation
-    places = torch.linspace(0, row_count(federation.inputs) - 1, PROBED_ROWS).long()
+    objective, device = setting.objective, setting.device
+    places = torch.linspace(0, row_count(setting.federation.inputs) - 1, PROBED_ROWS).long()
     weights = torch.full((PROBED_ROWS,), 1 / PROBED_ROWS, dtype=objective.dtype)
-    batch = Batch(take_rows(federation.inputs, places), federation.targets[places], weights, torch.tensor(0))
+    batch = setting.batches.gather(places, *to_device((weights, torch.tensor(0)), device))
     # First parameters may be zero, and then nothing is seen.
     params = {
-        name: value + 0.1 * rng.uniform(rng.key(0, "probe", place), *value.shape).to(value.dtype)
+        name: value
+        + 0.1 * rng.uniform(to_device(rng.key(0, "probe", place), device), *value.shape).to(value.dtype)
         for place, (name, value) in enumerate(setting.objective.initial_params().items())
     }
 
     def outputs(rows: Inputs) -> tuple[Tensor, Tensor]:
-        return objective.predict(params, rows), objective.apart(params, batch._replace(inputs=rows))
+        return to_host(
+            (objective.predict(params, rows), objective.apart(params, batch._replace(inputs=rows)))
+        )
 
     return all(
         beside[place].allclose(alone[place], rtol=0, atol=0, equal_nan=True)
@@ -159,11 +223,13 @@ class _Counter(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls = 0
         self.arithmetic = 0
+        self.bytes = 0
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         result = operation(*args, **kwargs)
         self.calls += 1
+        self.bytes += sum(leaf.nbytes for leaf in tree.leaves(result) if isinstance(leaf, Tensor))
         if (arithmetic_of := flop_registry.get(operation.overloadpacket)) is not None:
             self.arithmetic += arithmetic_of(*args, **kwargs, out_val=result)
         return result

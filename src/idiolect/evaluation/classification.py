@@ -15,6 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from idiolect.core.device import precise
 from idiolect.core.objective import Batch
 from idiolect.core.task import Task
 from idiolect.evaluation.metric import Metric, is_classification, mean_over_rows, metric, own_rows
@@ -60,7 +61,7 @@ def average_precision(task: Task, predictions: Tensor, batch: Batch) -> Tensor:
 def log_loss(task: Task, predictions: Tensor, batch: Batch) -> Tensor:
     """The mean of -log of the probability of the class that it was, without class weights."""
     plain = dataclasses.replace(task, class_weights=())
-    return mean_over_rows(plain.row_losses(predictions.to(torch.float64), batch.targets), batch)
+    return mean_over_rows(plain.row_losses(precise(predictions), batch.targets), batch)
 
 
 @metric(higher_is_better=False, applies_to=is_classification, is_share=True)
@@ -70,13 +71,13 @@ def calibration_error(task: Task, predictions: Tensor, batch: Batch) -> Tensor:
     With two classes of the second one; with more of the most probable one (expected calibration error).
     """
     if task.kind == "binary":
-        chance, happened = predictions[..., 0].to(torch.float64).sigmoid(), batch.targets
+        chance, happened = precise(predictions[..., 0]).sigmoid(), batch.targets
     else:
-        chance, decided = predictions.to(torch.float64).softmax(-1).max(-1)
+        chance, decided = precise(predictions).softmax(-1).max(-1)
         happened = (decided == batch.targets).to(torch.int64)
     own = own_rows(batch)
     place = (chance * CALIBRATION_BINS).floor().clamp(max=CALIBRATION_BINS - 1)
-    within = (place[:, None] == torch.arange(CALIBRATION_BINS)).to(torch.float64) * own[:, None]
+    within = precise(place[:, None] == torch.arange(CALIBRATION_BINS, device=place.device)) * own[:, None]
     return ((happened - chance) @ within).abs().sum() / own.sum()
 
 
@@ -99,9 +100,9 @@ def of_class(word: str, name: str, number: int) -> Metric:
 
 def _confusion(task: Task, predictions: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     """For each class how many rows are rightly taken for it, are taken for it, and are of it."""
-    own, classes = own_rows(batch), torch.arange(task.classes)
-    decided = (task.decide(predictions)[:, None] == classes).to(torch.float64)
-    actual = (batch.targets[:, None] == classes).to(torch.float64)
+    own, classes = own_rows(batch), torch.arange(task.classes, device=predictions.device)
+    decided = precise(task.decide(predictions)[:, None] == classes)
+    actual = precise(batch.targets[:, None] == classes)
     return own @ (decided * actual), own @ decided, own @ actual
 
 
@@ -125,17 +126,18 @@ def _ranked(task: Task, predictions: Tensor, batch: Batch) -> tuple[Tensor, Tens
 
     Three tensors [classes, rows]; with two classes, of the second one only. Rows that only pad count nothing.
     """
+    classes = torch.arange(task.classes, device=predictions.device)
     if task.kind == "binary":
-        scores, classes = predictions.T.to(torch.float64), torch.ones(1, dtype=torch.int64)
+        scores, classes = precise(predictions.T), classes[1:]
     else:
-        scores, classes = predictions.to(torch.float64).softmax(-1).T, torch.arange(task.classes)
+        scores = precise(predictions).softmax(-1).T
     ordered, order = scores.sort(-1, descending=True)
     own = own_rows(batch)
-    hits = (batch.targets == classes[:, None]).to(torch.float64) * own
+    hits = precise(batch.targets == classes[:, None]) * own
     inside, outside = hits.gather(-1, order), (own - hits).gather(-1, order)
     changes = torch.cat([ordered[:, 1:] != ordered[:, :-1], torch.ones_like(order[:, :1]).bool()], -1)
     unknown = torch.where((scores.isnan() & (own > 0)).any(), torch.nan, 0.0)  # no order without numbers
-    return inside.cumsum(-1) + unknown, outside.cumsum(-1), changes.to(torch.float64)
+    return inside.cumsum(-1) + unknown, outside.cumsum(-1), precise(changes)
 
 
 def _areas(inside: Tensor, outside: Tensor, changes: Tensor) -> Tensor:

@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
+from idiolect.core.device import precise
 from idiolect.core.objective import Batch
 from idiolect.core.task import Task
 from idiolect.errors import UserError
@@ -43,7 +43,7 @@ class Metric:
         if not isinstance(value, Tensor) or value.ndim:
             given = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
             raise UserError(f"the metric {self.name} must give a tensor without axes, not one of {given}")
-        return value.to(torch.float64)
+        return precise(value)
 
 
 def metric(
@@ -78,13 +78,13 @@ class Counted(Batch):
 
 def own_rows(batch: Batch) -> Tensor:
     """How often each row counts: 1 the client's own rows, 0 those that only pad; float64[rows]."""
-    return (batch.weights if isinstance(batch, Counted) else batch.weights > 0).to(torch.float64)
+    return precise(batch.weights if isinstance(batch, Counted) else batch.weights > 0)
 
 
 def mean_over_rows(values: Tensor, batch: Batch) -> Tensor:
     """The mean over the client's own rows, float64; NaN if it has none."""
     counts = own_rows(batch)
-    return (values.to(torch.float64) * counts).sum() / counts.sum()
+    return (precise(values) * counts).sum() / counts.sum()
 
 
 @metric(higher_is_better=False)

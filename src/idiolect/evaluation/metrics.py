@@ -324,7 +324,7 @@ def _evaluate_part(
                     "kind": kind,
                     "part": part,
                     "metric": metric,
-                    "value": values.detach().numpy(),
+                    "value": values.detach().double().numpy(),
                 }
             )
             for kind, by_metric in by_kind.items()

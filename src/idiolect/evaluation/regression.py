@@ -6,6 +6,7 @@ All are over all outputs; `r2` of a client whose targets are all equal is not de
 import torch
 from torch import Tensor
 
+from idiolect.core.device import precise
 from idiolect.core.objective import Batch
 from idiolect.core.task import Task
 from idiolect.evaluation.metric import is_regression, mean_over_rows, metric, own_rows
@@ -20,14 +21,14 @@ def rmse(task: Task, predictions: Tensor, batch: Batch) -> Tensor:
 @metric(higher_is_better=False, applies_to=is_regression)
 def mae(task: Task, predictions: Tensor, batch: Batch) -> Tensor:
     """The mean absolute error."""
-    errors = predictions.to(torch.float64) - batch.targets.to(torch.float64)
+    errors = precise(predictions) - precise(batch.targets)
     return task.unit * mean_over_rows(errors.abs().mean(-1), batch)
 
 
 @metric(higher_is_better=True, applies_to=is_regression)
 def r2(task: Task, predictions: Tensor, batch: Batch) -> Tensor:
     """The share of the targets' variance that is predicted."""
-    targets, counts = batch.targets.to(torch.float64), own_rows(batch)[:, None]
+    targets, counts = precise(batch.targets), own_rows(batch)[:, None]
     centre = (targets * counts).sum(0) / counts.sum()
     spread = mean_over_rows((targets - centre).square().mean(-1), batch)
     # By comparing values: the mean of equal ones may be off by its last bit, and the spread not zero.
@@ -39,5 +40,5 @@ def r2(task: Task, predictions: Tensor, batch: Batch) -> Tensor:
 
 
 def _mean_squared_error(predictions: Tensor, batch: Batch) -> Tensor:
-    errors = predictions.to(torch.float64) - batch.targets.to(torch.float64)
+    errors = precise(predictions) - precise(batch.targets)
     return mean_over_rows(errors.square().mean(-1), batch)

@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
+from idiolect.core.device import precise
 from idiolect.core.exchange import ClientState, Message, Site
 from idiolect.core.method import Method
 from idiolect.data.federation import Rows
@@ -35,7 +36,7 @@ def best_threshold(logits: Tensor, targets: Tensor, criterion: Criterion) -> flo
     0.2689414213699951
     """
     finite = logits.isfinite()
-    ordered, order = logits[finite].to(torch.float64).sort()
+    ordered, order = precise(logits[finite]).sort()
     targets = targets[finite][order]
     levels = ordered.unique()
     middles = torch.cat([levels[:1] - 1, 0.5 * (levels[1:] + levels[:-1])])  # below all, and between two
@@ -67,7 +68,7 @@ def validation_thresholds(simulation: _Looked, validation: Rows, criterion: Crit
         for kind, predictor in predictors.items():
             columns[kind] = site.objective.predict(predictor, rows.inputs)[:, 0]
         # Chunks of clients are padded to different lengths; these are all of one.
-        return {name: _lengthened(column.to(torch.float64), most) for name, column in columns.items()}
+        return {name: _lengthened(precise(column), most) for name, column in columns.items()}
 
     seen = simulation.survey(look, validation)
     own, targets = seen.pop("own") > 0, seen.pop("targets")

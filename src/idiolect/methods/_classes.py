@@ -87,5 +87,5 @@ def _of_rows(features: Tensor) -> Tensor:
 
 def _membership(rows: core.Batch, task: core.Task) -> Tensor:
     """1 where a row is of a class, else 0: [rows, classes]."""
-    is_of_class = rows.targets[:, None] == torch.arange(task.classes)
+    is_of_class = rows.targets[:, None] == torch.arange(task.classes, device=rows.targets.device)
     return (is_of_class & (rows.weights > 0)[:, None]).to(rows.weights.dtype)

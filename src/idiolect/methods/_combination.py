@@ -40,14 +40,16 @@ LONGEST = 20_000  # steps
 def best_combinations(means: Tensor, variances: Tensor, smallest: float) -> Tensor:
     """α [clients, clients], a row for each client, from M [clients, ...] and V [clients].
 
-    Weights below `smallest` become zero, and the others sum to one again.
+    Weights below `smallest` become zero, unless all are, and the others sum to one again.
     """
     means, variances = means.double().flatten(1), variances.double()
     means = means - means.mean(0)  # the distances are the same, and large entries do not hide them
     half_curvature = variances.max() + torch.linalg.matrix_norm(means @ means.T, ord=2)
     # Whoever is served best by its own head alone is there from the start.
     weights = _descend(torch.eye(len(means), dtype=torch.float64), means, variances, half_curvature)
-    weights = torch.where(weights < smallest, 0.0, weights)
+    # Of very many heads all may be small: the largest always stay.
+    least = weights.amax(1, keepdim=True).clamp_max(smallest)
+    weights = torch.where(weights < least, 0.0, weights)
     return weights / weights.sum(1, keepdim=True)
 
 

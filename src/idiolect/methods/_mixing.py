@@ -70,7 +70,7 @@ def sample(site: Site, share: float, batch_size: int) -> list[core.Batch]:
     key = rng.fold(site.key, rng.key(0, "mixing"))
     batches = []
     for start in range(0, most, batch_size):
-        place = torch.arange(start, start + batch_size)
+        place = torch.arange(start, start + batch_size, device=size.device)
         chosen = rng.permute(place % size, size, key)
         counts = (place < taken).to(rows.weights.dtype)
         batches.append(
@@ -84,43 +84,37 @@ def sample(site: Site, share: float, batch_size: int) -> list[core.Batch]:
     return batches
 
 
-def one_pass(
-    blend: Blend, weights: Params, rate: float, batches: list[core.Batch], objective: core.Objective
-) -> list[Params]:
-    """The weights before each batch, and after the last."""
-    path = [weights]
-    for batch in batches:
-        moved = blend.moved(path[-1], rate, batch, objective)
-        path.append(tree.where(batch.weights.sum() > 0, moved, path[-1]))
-    return path
+class Learning(NamedTuple):
+    """What the weights of a blend are learned on, and how fast."""
 
+    blend: Blend
+    batches: list[core.Batch]
+    objective: core.Objective
+    rate: float
 
-def until_still(
-    blend: Blend,
-    weights: Params,
-    rate: float,
-    batches: list[core.Batch],
-    objective: core.Objective,
-    spread: float,
-    most: int,
-) -> Params:
-    """Passes until the last ones' mean losses have at most this standard deviation; not more than `most`."""
-    losses: list[Tensor] = []
-    going = torch.tensor(True)
-    for _ in range(most):
-        path = one_pass(blend, weights, rate, batches, objective)
-        weights = tree.where(going, path[-1], weights)
-        losses = [*losses[1 - LOOKED_AT :], _mean_loss(blend, path, batches, objective)]
-        if len(losses) == LOOKED_AT:
-            going = going & (torch.stack(losses).std(correction=0) >= spread)
-    return weights
+    def one_pass(self, weights: Params) -> list[Params]:
+        """The weights before each batch, and after the last."""
+        path = [weights]
+        for batch in self.batches:
+            moved = self.blend.moved(path[-1], self.rate, batch, self.objective)
+            path.append(tree.where(batch.weights.sum() > 0, moved, path[-1]))
+        return path
 
+    def until_still(self, weights: Params, spread: float, most: int) -> Params:
+        """Passes until the last ones' losses have a smaller standard deviation; not more than `most`."""
+        losses: list[Tensor] = []
+        going = torch.tensor(True, device=self.batches[0].weights.device)
+        for _ in range(most):
+            path = self.one_pass(weights)
+            weights = tree.where(going, path[-1], weights)
+            losses = [*losses[1 - LOOKED_AT :], self._mean_loss(path)]
+            if len(losses) == LOOKED_AT:
+                going = going & (torch.stack(losses).std(correction=0) >= spread)
+        return weights
 
-def _mean_loss(
-    blend: Blend, path: list[Params], batches: list[core.Batch], objective: core.Objective
-) -> Tensor:
-    """Over the batches that have rows, each with the weights before it."""
-    filled = torch.stack([batch.weights.sum() > 0 for batch in batches])
-    pairs = zip(path[:-1], batches, strict=True)
-    losses = [objective.training_loss(blend.model(at), batch) for at, batch in pairs]
-    return torch.where(filled, torch.stack(losses), 0.0).sum() / filled.sum()
+    def _mean_loss(self, path: list[Params]) -> Tensor:
+        """Over the batches that have rows, each with the weights before it."""
+        filled = torch.stack([batch.weights.sum() > 0 for batch in self.batches])
+        pairs = zip(path[:-1], self.batches, strict=True)
+        losses = [self.objective.training_loss(self.blend.model(at), batch) for at, batch in pairs]
+        return torch.where(filled, torch.stack(losses), 0.0).sum() / filled.sum().clamp_min(1)

@@ -19,9 +19,7 @@ from torch import Tensor
 
 from idiolect import core
 from idiolect.core import STRICT, Batches, Params, Site, hyper, tree
-from idiolect.methods._mixing import Blend, one_pass, sample, until_still
-
-_NEVER = -1
+from idiolect.methods._mixing import Blend, Learning, sample
 
 
 class Server(NamedTuple):
@@ -58,13 +56,6 @@ class Started(NamedTuple):
     started: Tensor
 
 
-class Work(NamedTuple):
-    """w_i, and the weights that it began with."""
-
-    w: Params
-    weights: Params
-
-
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class FedALA(core.Method, core.Exchange):
     """FedAvg, begun by each client from its own mixture of the shared and its last model."""
@@ -96,13 +87,13 @@ class FedALA(core.Method, core.Exchange):
 
     def server_init(self, params: Params, population: core.Population, key: Tensor) -> Server:
         """w^0."""
-        self._blend(params, params)  # layers that the model does not have are refused before the first round
+        self.blend(params, params)  # layers that the model does not have are refused before the first round
         return Server(params, torch.tensor(False), torch.zeros_like(population.present))
 
     def client_init(self, server: Server, client_id: Tensor) -> Client:
         """w_i <- w and A_i <- 1."""
-        weights = tree.map_tree(torch.ones_like, self._blend(server.w, server.w).own)
-        return Client(server.w, weights, torch.full_like(client_id, _NEVER))
+        weights = tree.map_tree(torch.ones_like, self.blend(server.w, server.w).own)
+        return Client(server.w, weights, torch.full_like(client_id, -1))
 
     def exchanges(self, server: Server) -> tuple["Start", "FedALA"]:
         """The first learning of those who have not had it, and the round of all."""
@@ -112,21 +103,21 @@ class FedALA(core.Method, core.Exchange):
         """w."""
         return Down(server.w)
 
-    def begin(self, client: Client, down: Down, site: Site) -> Work:
+    def begin(self, client: Client, down: Down, site: Site) -> Client:
         """A_i by a pass, unless it was learned just now; w_i <- ŵ."""
-        blend = self._blend(client.w, down.w)
+        learning = self.learning(client, down.w, site)
         has_started = (client.started >= 0) & (client.started < torch.as_tensor(site.clock.round))
-        weights = tree.where(has_started, self._next_weights(blend, client.weights, site), client.weights)
-        return Work(blend.model(weights), weights)
+        weights = tree.where(has_started, learning.one_pass(client.weights)[-1], client.weights)
+        return client._replace(w=learning.blend.model(weights), weights=weights)
 
-    def step(self, work: Work, client: Client, down: Down, batches: Batches, site: Site) -> Work:
+    def step(self, work: Client, client: Client, down: Down, batches: Batches, site: Site) -> Client:
         """w_i <- w_i - η ∇f_i(w_i; ξ)."""
         slopes = site.objective.gradient(work.w, batches[0])
         return work._replace(w=tree.step(work.w, site.rate(self.learning_rate), slopes))
 
-    def finish(self, work: Work, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
+    def finish(self, work: Client, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
         """Keep w_i and A_i, send w_i."""
-        return client._replace(w=work.w, weights=work.weights), Up(work.w)
+        return work, Up(work.w)
 
     def weights(self, server: Server, cohort: core.Cohort) -> Tensor:
         """a_i."""
@@ -138,31 +129,24 @@ class FedALA(core.Method, core.Exchange):
 
     def adapt(self, client: Client, brief: Down, site: Site) -> Client:
         """A_i by a pass with the newest w."""
-        blend = self._blend(client.w, brief.w)
-        return client._replace(weights=self._next_weights(blend, client.weights, site))
+        return client._replace(weights=self.learning(client, brief.w, site).one_pass(client.weights)[-1])
 
     def predictors(self, client: Client, brief: Down) -> core.Predictors:
         """w, w_i, and ŵ."""
-        mixture = self._blend(client.w, brief.w).model(client.weights)
+        mixture = self.blend(client.w, brief.w).model(client.weights)
         return {"global": brief.w, "localized": client.w, "personal": mixture}
 
     def newcomer(self, server: Server) -> tuple["FedALANewcomer", Server]:
         """From w: there is nothing to mix it with."""
         return FedALANewcomer(self, self.learning_rate, self.local_steps), server
 
-    def first_weights(self, blend: Blend, weights: Params, site: Site) -> Params:
-        """A_i by many passes."""
+    def learning(self, client: Client, w: Params, site: Site) -> Learning:
+        """How A_i is learned: between w_i and w, on some of the client's rows."""
         batches = sample(site, self.mixing_share, self.mixing_batch)
-        return until_still(
-            blend, weights, self.mixing_rate, batches, site.objective, self.start_spread, self.start_passes
-        )
+        return Learning(self.blend(client.w, w), batches, site.objective, self.mixing_rate)
 
-    def _next_weights(self, blend: Blend, weights: Params, site: Site) -> Params:
-        """A_i by one pass."""
-        batches = sample(site, self.mixing_share, self.mixing_batch)
-        return one_pass(blend, weights, self.mixing_rate, batches, site.objective)[-1]
-
-    def _blend(self, own: Params, shared: Params) -> Blend:
+    def blend(self, own: Params, shared: Params) -> Blend:
+        """What there is to mix of two models."""
         assert not isinstance(self.mixed, str), "Method.for_model has put names in place of rules"
         return Blend.of(own, shared, self.mixed)
 
@@ -172,7 +156,6 @@ class Start(core.Exchange):
     """The first learning of a client's weights, as soon as the shared model is no longer its own."""
 
     method: FedALA
-
     sees_all_rows: ClassVar[bool] = True
 
     def ask(self, server: Server, cohort: core.Cohort, key: Tensor) -> core.Cohort:
@@ -185,14 +168,14 @@ class Start(core.Exchange):
 
     def begin(self, client: Client, down: Down, site: Site) -> Params:
         """A_i by many passes, if it was not learned yet."""
-        blend = self.method._blend(client.w, down.w)
-        learned = self.method.first_weights(blend, client.weights, site)
+        learning = self.method.learning(client, down.w, site)
+        learned = learning.until_still(client.weights, self.method.start_spread, self.method.start_passes)
         return tree.where(client.started < 0, learned, client.weights)
 
     def finish(self, work: Params, client: Client, down: Down, site: Site) -> tuple[Client, Started]:
         """Keep A_i; say whether there was anything to learn."""
         now = torch.as_tensor(site.clock.round).to(client.started.dtype)
-        differs = self.method._blend(client.w, down.w).differs
+        differs = self.method.blend(client.w, down.w).differs
         started = torch.where((client.started < 0) & differs, now, client.started)
         return client._replace(weights=work, started=started), Started(started >= 0)
 

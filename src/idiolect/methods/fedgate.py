@@ -109,7 +109,7 @@ class FedGATE(core.Method, core.Exchange):
 
     def finish(self, work: Work, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
         """Keep and send w_i."""
-        rates = torch.as_tensor(round_total(self.learning_rate, site.clock), dtype=client.rates.dtype)
+        rates = torch.zeros_like(client.rates) + round_total(self.learning_rate, site.clock)
         return Client(client.delta, work.w, rates), Up(work.w)
 
     def weights(self, server: Server, cohort: core.Cohort) -> Tensor:

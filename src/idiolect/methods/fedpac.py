@@ -24,9 +24,9 @@ from torch import Tensor
 from idiolect import core
 from idiolect.core import STRICT, Batches, Params, Site, hyper, tree
 from idiolect.core.optimizer import Sgd
-from idiolect.methods._classes import ClassSums, Prototypes, linear_head
+from idiolect.methods._classes import ClassSums, Prototypes
 from idiolect.methods._combination import Statistics, best_combinations
-from idiolect.methods._parts import PersonalPart
+from idiolect.methods._parts import PersonalPart, divide
 from idiolect.methods._phases import BodySteps, head_steps, require_some_of_all
 
 
@@ -87,13 +87,13 @@ class FedPAC(core.Method, core.Exchange):
     kinds: ClassVar[tuple[core.PredictorKind, ...]] = ("localized", "personal")
     judged_by: ClassVar[core.PredictorKind] = "personal"
     gradients_per_step: ClassVar[int] = 2
+    passes: ClassVar[dict[core.PredictorKind, tuple[int, ...]]] = {"localized": (0, 1), "personal": (0, 1)}
     needs_classes: ClassVar[bool] = True
     sees_all_rows: ClassVar[bool] = True
     personal_down: ClassVar[bool] = True
     personal_brief: ClassVar[bool] = True
     common_fields: ClassVar[frozenset[str]] = frozenset({"shared", "prototypes"})
     relative_to: ClassVar[dict[str, str]] = {"shared": "shared", "head": "head"}
-    passes: ClassVar[dict[core.PredictorKind, int]] = {"localized": 1, "personal": 1}  # the body's
 
     learning_rate: core.Schedule = hyper(0.1, "step size of the body", symbol="η", alias="lr", paper="0.01")
     head_rate: core.Schedule | None = hyper(
@@ -119,11 +119,9 @@ class FedPAC(core.Method, core.Exchange):
 
     def server_init(self, params: Params, population: core.Population, key: Tensor) -> Server:
         """Everybody has the same head, and no prototype is known."""
-        names = linear_head(params)
-        head = {name: value for name, value in params.items() if name in names}
-        body = {name: value for name, value in params.items() if name not in head}
-        heads = tree.repeat(head, len(population.sizes))
-        return Server(body, heads, Prototypes.none_yet(params), head)
+        prototypes = Prototypes.none_yet(params)  # refuses a last layer that is not linear
+        body, head = divide(params, core.last_layer(params))
+        return Server(body, tree.repeat(head, len(population.sizes)), prototypes, head)
 
     def client_init(self, server: Server, client_id: Tensor) -> Client:
         """(θ, φ⁰)."""
@@ -131,8 +129,8 @@ class FedPAC(core.Method, core.Exchange):
 
     def down(self, server: Server, ids: Tensor) -> Down:
         """θ, φ_i, C̄."""
-        same = tree.repeat((server.shared, server.prototypes), len(ids))
-        return Down(same[0], tree.select(server.heads, ids), same[1])
+        shared, prototypes = tree.repeat((server.shared, server.prototypes), len(ids))
+        return Down(shared, tree.select(server.heads, ids), prototypes)
 
     def begin(self, client: Client, down: Down, site: Site) -> Work:
         """M_i and V_i with the received model; w_i <- (θ, φ_i)."""
@@ -146,8 +144,8 @@ class FedPAC(core.Method, core.Exchange):
         """φ_i or θ_i moves, the other keeps its bits."""
         first_steps = head_steps(site, self.local_steps, self.body_steps, share=1 / 6)
         trains_head = torch.as_tensor(site.clock.step) < first_steps
-        head = self._head_step(work, batches[0], site)
-        body = self._body_step(work, batches[0], site)
+        head = self._head_step(work, batches[0], site, trains_head)
+        body = self._body_step(work, batches[0], site, ~trains_head)
         return work._replace(
             head=tree.where(trains_head, head, work.head), body=tree.where(trains_head, work.body, body)
         )
@@ -188,12 +186,12 @@ class FedPAC(core.Method, core.Exchange):
     def _head_rate(self) -> core.Schedule:
         return self.learning_rate if self.head_rate is None else self.head_rate
 
-    def _head_step(self, work: Work, batch: core.Batch, site: Site) -> Params:
+    def _head_step(self, work: Work, batch: core.Batch, site: Site, taken: Tensor) -> Params:
         """φ_i <- φ_i - η_h ∇_φ f_i."""
-        slopes = site.objective.gradient(work.head, batch, fixed=work.body)
+        slopes = site.objective.when(taken).gradient(work.head, batch, fixed=work.body)
         return tree.step(work.head, site.rate(self._head_rate), slopes)
 
-    def _body_step(self, work: Work, batch: core.Batch, site: Site) -> Params:
+    def _body_step(self, work: Work, batch: core.Batch, site: Site, taken: Tensor) -> Params:
         """θ_i <- θ_i - η ∇_θ [f_i + λ * distance]."""
         task = site.objective.task
 
@@ -201,5 +199,5 @@ class FedPAC(core.Method, core.Exchange):
             own = (task.row_losses(seen.outputs, batch.targets) * batch.weights).sum()
             return own + self.pull * work.anchors.distance(seen, batch)
 
-        slopes = site.objective.gradient(work.body, batch, fixed=work.head, loss=loss)
+        slopes = site.objective.when(taken).gradient(work.body, batch, fixed=work.head, loss=loss)
         return tree.step(work.body, site.rate(self.learning_rate), slopes)

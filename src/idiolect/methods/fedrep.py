@@ -67,6 +67,7 @@ class FedRep(core.Method, core.Exchange):
     kinds: ClassVar[tuple[core.PredictorKind, ...]] = ("localized", "personal")
     judged_by: ClassVar[core.PredictorKind] = "personal"
     stateful: ClassVar[bool] = True
+    passes: ClassVar[dict[core.PredictorKind, tuple[int, ...]]] = {"localized": (0, 1), "personal": (0, 1)}
     relative_to: ClassVar[dict[str, str]] = {"shared": "shared"}
     part_choices: ClassVar[tuple[str, ...]] = ("personal",)
 
@@ -109,11 +110,11 @@ class FedRep(core.Method, core.Exchange):
 
     def step(self, work: Work, client: Client, down: Shared, batches: Batches, site: Site) -> Work:
         """φ_i or θ_i moves, the other keeps its bits."""
-        head = self._moved(work.head, work.body.params, batches[0], site)
-        body = self._moved(work.body, work.head.params, batches[0], site)
         first_steps = head_steps(site, self.local_steps, self.body_steps, share=1 / 2)
         trains_head = torch.as_tensor(site.clock.step) < first_steps
-        return Work(tree.where(trains_head, work.body, body), tree.where(trains_head, head, work.head))
+        head = self._moved(work.head, work.body.params, trains_head, batches[0], site)
+        body = self._moved(work.body, work.head.params, ~trains_head, batches[0], site)
+        return Work(body, head)
 
     def finish(self, work: Work, client: Client, down: Shared, site: Site) -> tuple[Client, Shared]:
         """Keep w_i, send θ_i."""
@@ -139,7 +140,8 @@ class FedRep(core.Method, core.Exchange):
         )
         return newcomer, server
 
-    def _moved(self, part: Part, fixed: Params, batch: core.Batch, site: Site) -> Part:
-        """One step on a part of the model."""
-        slopes = site.objective.gradient(part.params, batch, fixed=fixed)
-        return Part(*self.optimizer.apply(part.params, slopes, part.memory, site.rate(self.learning_rate)))
+    def _moved(self, part: Part, fixed: Params, taken: Tensor, batch: core.Batch, site: Site) -> Part:
+        """One step on a part of the model, if it is taken."""
+        slopes = site.objective.when(taken).gradient(part.params, batch, fixed=fixed)
+        moved = self.optimizer.apply(part.params, slopes, part.memory, site.rate(self.learning_rate))
+        return tree.where(taken, Part(*moved), part)

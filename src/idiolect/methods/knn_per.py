@@ -120,7 +120,7 @@ class KNNPer(core.Method, core.Exchange):
 
     def adapt(self, client: Client, brief: Brief, site: Site) -> Client:
         """Store rows by the features that w gives them, and choose λ_i."""
-        rows, dtype = site.all_rows, site.objective.dtype
+        rows, dtype, device = site.all_rows, site.objective.dtype, site.size.device
         chosen, taken = self._chosen(rows, site, len(brief.places))
         features = site.objective.features(brief.w, rows.inputs[chosen]).flatten(1)
         size = features.shape[1] * self.bandwidth if self.kernel == "squared" else self.bandwidth
@@ -128,10 +128,10 @@ class KNNPer(core.Method, core.Exchange):
             features=features * taken[:, None],  # nothing of what only pads
             values=values_of(site.objective.task, rows.targets[chosen], dtype) * taken[:, None],
             taken=taken,
-            count=torch.tensor(self.neighbours),
-            scale=torch.tensor(size, dtype=dtype),
-            power=torch.tensor(1.0 if self.kernel == "squared" else 0.5, dtype=dtype),
-            share=torch.tensor(0.5 if self.mixing is None else self.mixing, dtype=dtype),
+            asked=torch.tensor(self.neighbours, device=device),
+            scale=torch.tensor(size, dtype=dtype, device=device),
+            power=torch.tensor(1.0 if self.kernel == "squared" else 0.5, dtype=dtype, device=device),
+            share=torch.tensor(0.5 if self.mixing is None else self.mixing, dtype=dtype, device=device),
         )
         if self.mixing is None:
             store = store._replace(share=_best_share(store, brief.w, site))
@@ -148,12 +148,12 @@ class KNNPer(core.Method, core.Exchange):
 
     def _chosen(self, rows: core.Batch, site: Site, places: int) -> tuple[Tensor, Tensor]:
         """The numbers of the rows that are stored, in their order, and which places they take."""
-        numbers = torch.arange(len(rows.weights))
+        numbers = torch.arange(len(rows.weights), device=site.size.device)
+        place = torch.arange(places, device=site.size.device)
         rank = rng.permute(numbers % site.size, site.size, site.key)
         kept = (numbers < site.size) & (rank < torch.ceil(self.store_share * site.size))
         first = (~kept).to(torch.int8).argsort(stable=True)
-        chosen = first[torch.arange(places).clamp_max(len(numbers) - 1)]
-        return chosen, torch.arange(places) < kept.sum()
+        return first[place.clamp_max(len(numbers) - 1)], place < kept.sum()
 
 
 def _best_share(store: Store, w: Params, site: Site) -> Tensor:
@@ -166,5 +166,5 @@ def _best_share(store: Store, w: Params, site: Site) -> Tensor:
         answers = mixed_answer(task, seen.outputs, said, share)
         return (task.row_losses(answers, rows.targets) * rows.weights).sum()
 
-    grid = torch.linspace(0, 1, _GRID, dtype=store.share.dtype)
-    return torch.where(rows.weights.sum() > 0, grid[vmap(loss)(grid).argmin()], store.share)
+    grid = torch.linspace(0, 1, _GRID, dtype=store.share.dtype, device=store.share.device)
+    return torch.where(rows.weights.sum() > 0, tree.row(grid, vmap(loss)(grid).argmin()), store.share)

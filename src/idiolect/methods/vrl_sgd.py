@@ -100,7 +100,7 @@ class VRLSGD(core.Method, core.Exchange):
     def finish(self, work: Work, client: Client, down: Down, site: Site) -> tuple[Client, Up]:
         """Keep and send w_i."""
         this_round = torch.zeros_like(client.round) + site.clock.round
-        rates = torch.as_tensor(round_total(self.learning_rate, site.clock), dtype=client.rates.dtype)
+        rates = torch.zeros_like(client.rates) + round_total(self.learning_rate, site.clock)
         return Client(work.delta, work.w, this_round, rates), Up(work.w)
 
     def weights(self, server: Server, cohort: core.Cohort) -> Tensor:

@@ -13,6 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from idiolect.aggregation.rules import RULES, RobustRule
 from idiolect.codecs.choice import CodecConfig
+from idiolect.core.device import DeviceName, find_device
 from idiolect.core.hyper import STRICT
 from idiolect.core.method import Method
 from idiolect.core.outer_step import OUTER_STEPS, OuterStep
@@ -149,6 +150,10 @@ class RunConfig:
         discriminator="name",
         description="all clients at once, one by one, or ray",
     )
+    device: DeviceName = Field(
+        default="cpu",
+        description="where clients are computed: cpu, cuda, cuda:1, mps, or auto for what is there",
+    )
     store: Literal["memory", "disk"] = Field(
         default="memory", description="where client states are; disk for more clients than fit in memory"
     )
@@ -218,7 +223,8 @@ class RunConfig:
         """With what was left open, and does not depend on data, decided by this machine."""
         optimise = True if self.engine.optimise is None else self.engine.optimise
         threads = self.threads or torch.get_num_threads()
-        return replace(self, threads=threads, engine=replace(self.engine, optimise=optimise))
+        device = str(find_device(self.device))
+        return replace(self, threads=threads, device=device, engine=replace(self.engine, optimise=optimise))
 
     def without_rewriting(self) -> "RunConfig":
         """With plain local steps, for a run in which a rewritten one was found to be wrong."""

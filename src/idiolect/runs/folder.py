@@ -25,6 +25,7 @@ A run between silos has more files: see `silo/served_run.py`. Until a run is fin
 import hashlib
 import platform
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib.metadata import version
@@ -35,10 +36,12 @@ import pandas as pd
 import torch
 
 from idiolect.core import tree
+from idiolect.core.device import find_device
 from idiolect.data.federation import Federation
 from idiolect.data.preprocessing import Preprocessing
 from idiolect.engines.compiler.doubt import Doubt
 from idiolect.engines.local_view import stand_in
+from idiolect.engines.ways import Way
 from idiolect.errors import UserError
 from idiolect.evaluation.summary import client_values
 from idiolect.models.weights import weights_fingerprint
@@ -95,6 +98,7 @@ class RunFolder:
         asked: Mapping[str, Any] | None = None,
         notes: Sequence[str] = (),
         further: Mapping[str, Any] | None = None,
+        way: Way | None = None,
     ) -> "RunFolder":
         """A new run; the folder must not exist or be empty.
 
@@ -102,6 +106,7 @@ class RunFolder:
         asked: the configuration before anything in it was decided.
         notes: what was decided, besides those on the data.
         further: files of plain data by name.
+        way: how clients are computed, where that was to choose.
         """
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise UserError(f"out={str(path)!r} exists and is not empty; choose another folder or remove it")
@@ -119,11 +124,18 @@ class RunFolder:
             facts = {"format": FORMAT, "data_sha256": digest, "versions": versions(), "notes": told}
             if weights := preparation_of(config).weights:
                 facts["weights_sha256"] = weights_fingerprint(weights)
-            write_json(folder / "run.json", {**facts, "asked": asked})
+            chosen = None if way is None else way.plain()
+            write_json(folder / "run.json", {**facts, "asked": asked, "way": chosen})
         created = cls(path)
         for note in told:
             created.log(f"note: {note}")
         return created
+
+    @property
+    def way(self) -> Way | None:
+        """How clients are computed; None where there was nothing to choose, or it was not kept."""
+        kept = self.facts().get("way")
+        return None if kept is None else Way(**kept)
 
     @property
     def config(self) -> RunConfig:
@@ -256,6 +268,13 @@ class RunFolder:
         place = len(list((self.path / "doubts").glob("*")))
         doubt.save(self.path / "doubts" / f"round-{round_number:06d}-{place}")
         self.log(f"round {round_number}: {doubt.sentence}; the run goes on with plain steps")
+
+    def move_to(self, device: str) -> None:
+        """Let the run go on on another device, where clients are computed as suits that."""
+        config = replace(self.config, device=str(find_device(device)))
+        write_bytes(self.path / "config.yaml", config.to_yaml().encode())
+        write_json(self.path / "run.json", {**self.facts(), "way": None})
+        self.log(f"goes on on {config.device}")
 
     def restore(self, training: Training) -> None:
         """Put a fresh training into the last saved state, if there is one."""

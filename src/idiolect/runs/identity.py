@@ -10,7 +10,13 @@ from idiolect.runs.settings import Settings
 
 # Settings that the configuration did not have from the beginning, and the values at which a run is what it
 # was without them. Whoever adds a setting adds a line; a dot leads into a section, as in "evaluation.train".
-ADDED_LATER: Mapping[str, Any] = {"robust": None, "statistics": None, "train": None, "outer": None}
+ADDED_LATER: dict[str, Any] = {
+    "device": "cpu",
+    "robust": None,
+    "statistics": None,
+    "train": None,
+    "outer": None,
+}
 
 
 def identity(settings: Mapping[str, Any], later: Mapping[str, Any] = ADDED_LATER) -> Settings:

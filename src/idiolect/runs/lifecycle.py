@@ -1,11 +1,13 @@
 """A run from its configuration to its finished folder."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 import torch
 
+from idiolect.core.device import is_here
 from idiolect.data.federation import Federation
 from idiolect.errors import UserError
 from idiolect.evaluation.metrics import Measures
@@ -42,7 +44,12 @@ def start_or_continue(config: RunConfig, watch: Watch = nobody) -> RunFolder:
     with creating_in(config.folder.parent):
         folder = find_run(config)  # another process may have been faster
         folder = folder or RunFolder.create(
-            config.folder, decision.config, federation, asked=config.plain(), notes=decision.notes
+            config.folder,
+            decision.config,
+            federation,
+            asked=config.plain(),
+            notes=decision.notes,
+            way=simulation.way,
         )
     return _begin(folder, simulation, watch, newcomers)
 
@@ -82,7 +89,7 @@ def continue_run(folder: RunFolder, watch: Watch = nobody) -> RunFolder:
             "start a new run in another folder"
         )
     folder.require_same_weights()
-    return _begin(folder, build_simulation(config, federation), watch, newcomers)
+    return _begin(folder, build_simulation(config, federation, folder.way), watch, newcomers)
 
 
 def reported_simulation(folder: RunFolder, kind: str | None = None) -> Simulation:
@@ -91,8 +98,10 @@ def reported_simulation(folder: RunFolder, kind: str | None = None) -> Simulatio
     Of a run between silos it is without its clients.
     """
     config = folder.config
+    if not is_here(config.device):  # models are the same everywhere
+        config = replace(config, device="cpu")
     folder.require_same_weights()
-    simulation = build_simulation(config, folder.federation())
+    simulation = build_simulation(config, folder.federation(), folder.way)
     place_states(simulation, config, folder.path)
     # Whoever asks for a kind that there is not is told by what looks for the model.
     folder.restore_reported(simulation, kind if kind in simulation.method.kinds else None)

@@ -5,11 +5,13 @@ What lies between is the program that torch.export gets too.
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import onnx
 import torch
 from onnx import TensorProto, helper, numpy_helper
+from onnxscript import opset20
 from torch import Tensor, nn
 
 from idiolect.data.preprocessing import Column, Preprocessing
@@ -20,6 +22,7 @@ LABELS = "ai.onnx.ml"  # the part of ONNX that knows texts
 CARD = "card"  # the key of the card in the file's metadata
 
 Nodes = list[onnx.NodeProto]
+operators: Any = opset20  # its types know no tensor of unknown type
 
 
 def assemble(program: nn.Module, rows: Tensor, model: PersonalModel, card: str) -> bytes:
@@ -47,11 +50,19 @@ def _inner(program: nn.Module, rows: Tensor, answers: list[str]) -> onnx.ModelPr
         input_names=["inputs"],
         output_names=answers,
         opset_version=OPSET,
+        custom_translation_table={torch.ops.aten.sort.stable: _sorted_stably},
         verbose=False,
     )
     assert exported is not None, "the exporter of torch.export programs returns one"
     proto: onnx.ModelProto = exported.model_proto
     return proto
+
+
+def _sorted_stably(rows: Any, stable: bool = True, dim: int = -1, descending: bool = False) -> Any:
+    """What torch has and its exporter does not know: of equal entries, TopK takes the first first."""
+    place: Any = operators.Constant(value_ints=[dim])
+    size = operators.Gather(operators.Shape(rows), place)
+    return operators.TopK(rows, size, axis=dim, largest=int(descending), sorted=1)
 
 
 def _prefix(columns: list[str]) -> str:

@@ -42,10 +42,10 @@ class NeighbourModel(nn.Module):
         for name, tensor in store._asdict().items():
             self.register_buffer(name, tensor)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
         """The model's outputs with the neighbours' votes in them."""
         store = Store(*(getattr(self, name) for name in Store._fields))
-        return answer(store, self.task, *with_features(self.model, lambda: self.model(inputs)))
+        return answer(store, self.task, *with_features(self.model, lambda: self.model(*inputs, **named)))
 
 
 def as_module(predictor: Predictor, module: nn.Module, task: Task, whose: str) -> nn.Module:

@@ -1,8 +1,9 @@
 """A model as one file that runs without this package: model.pt2 for torch.export, model.onnx for ONNX.
 
 The file takes rows of the table as they come, any number of them, and gives answers; how columns become
-inputs is inside. A model that was not trained on a table takes inputs as tensors. What there is to know of it
-is beside the file (model.pt2.card.md), and as JSON in it.
+inputs is inside. A model that was not trained on a table takes inputs as a tensor, or several as one dict or
+tuple of tensors (not in ONNX). What there is to know of it is beside the file (model.pt2.card.md), and in it
+as JSON.
 
 model.pt2 takes one tensor, float64[rows, columns], because torch knows no text: a category is given as its
 place in the card's list (any other number: one that no training row had), a missing value as NaN.
@@ -52,7 +53,7 @@ def write_program(model: PersonalModel, row: Inputs, card: ModelCard, target: Pa
     """Write a model whose inputs are like this row to a new file, and its card beside it."""
     write = check_target(target)
     if model.preprocessing is None:
-        program: nn.Module = TensorProgram(model) if isinstance(row, Tensor) else TensorsProgram(model)
+        program: nn.Module = TensorProgram(model)
     else:
         program, row = TableProgram(model), torch.zeros(len(model.preprocessing.columns), dtype=torch.float64)
     rows = tree.stack([row, row])  # one row would be taken for the only number of rows there is
@@ -90,23 +91,10 @@ class TensorProgram(nn.Module):
         self.model = model
         self.module = model.module
 
-    def forward(self, inputs: Tensor) -> Answers:
+    def forward(self, inputs: Inputs) -> Answers:
         """The model's outputs, and what they say."""
-        outputs = self.module(inputs)
-        return {"outputs": outputs, **_answers(self.model, outputs)}
-
-
-class TensorsProgram(nn.Module):
-    """The same for a model that takes several inputs, in order or by name."""
-
-    def __init__(self, model: PersonalModel) -> None:
-        super().__init__()
-        self.model = model
-        self.module = model.module
-
-    def forward(self, *inputs: Tensor, **named: Tensor) -> Answers:
-        """The model's outputs, and what they say."""
-        outputs = self.module(*inputs, **named)
+        arguments, keywords = as_arguments(inputs)
+        outputs = self.module(*arguments, **keywords)
         return {"outputs": outputs, **_answers(self.model, outputs)}
 
 
@@ -202,9 +190,7 @@ def _left_out(answers: Tensor, rows: Tensor) -> Tensor:
 
 def _torch_program(program: nn.Module, rows: Inputs, model: PersonalModel, card: ModelCard) -> bytes:
     buffer = io.BytesIO()
-    arguments, keywords = as_arguments(rows)
-    shapes = any_number_of_rows(rows)
-    exported = torch.export.export(program, arguments, keywords, dynamic_shapes=shapes)
+    exported = torch.export.export(program, (rows,), dynamic_shapes=any_number_of_rows(rows))
     torch.export.save(exported, buffer, extra_files={CARD: to_json(card.plain())})
     return buffer.getvalue()
 
@@ -217,12 +203,10 @@ def _onnx_program(program: nn.Module, rows: Inputs, model: PersonalModel, card: 
     return assemble(program, rows, model, to_json(card.plain()))
 
 
-def any_number_of_rows(rows: Inputs) -> Any:
+def any_number_of_rows(rows: Inputs) -> tuple[Any]:
     """The first axis is of any length."""
     anything = {0: torch.export.Dim("rows")}
-    if isinstance(rows, Tensor):
-        return (anything,)
-    return {"named" if isinstance(rows, dict) else "inputs": tree.map_tree(lambda leaf: anything, rows)}
+    return (tree.map_tree(lambda leaf: anything, rows),)
 
 
 _FORMATS = {".pt2": _torch_program, ".onnx": _onnx_program}

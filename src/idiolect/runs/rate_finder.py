@@ -58,6 +58,7 @@ def _loss_after(rate: float, setting: Setting, federation: Federation) -> float:
         weight_decay=objective.weight_decay,
         dtype=objective.dtype,
         clip=objective.clip,
+        device=setting.device,
     ).play(ROUNDS)
 
     def look(client: ClientState, brief: Message, site: Site) -> torch.Tensor:

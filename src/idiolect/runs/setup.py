@@ -9,6 +9,7 @@ import torch
 
 from idiolect.aggregation.outer import Outer
 from idiolect.aggregation.robust import Robust
+from idiolect.core.device import find_device
 from idiolect.core.method import Method
 from idiolect.data.catalogue import CATALOGUE as DATA
 from idiolect.data.catalogue import is_name, load
@@ -16,6 +17,7 @@ from idiolect.data.federation import Federation, upper_class_shares
 from idiolect.data.hints import listed
 from idiolect.engines.assembly import set_up
 from idiolect.engines.engine import Setting
+from idiolect.engines.ways import Way
 from idiolect.errors import UserError
 from idiolect.models import CATALOGUE as MODELS
 from idiolect.models import build_model
@@ -95,6 +97,7 @@ def build_setting(config: RunConfig, federation: Federation, store: Store | None
         statistics=config.statistics,
         store=store,
         train=config.train or ("adapter" if preparation.adapter else None),
+        device=find_device(config.device),
     )
 
 
@@ -115,12 +118,12 @@ def preparation_of(config: RunConfig) -> Preparation:
     return Preparation.of(without_preparation(config.model, factory)[1])
 
 
-def build_simulation(config: RunConfig, federation: Federation) -> Simulation:
-    """Everything that a run moves, before its first round."""
+def build_simulation(config: RunConfig, federation: Federation, way: Way | None = None) -> Simulation:
+    """Everything that a run moves, before its first round; `way`: how its clients were computed before."""
     participation = config.participation
     upper_shares = upper_class_shares(federation) if participation.looks_at_classes else None
     plan = participation.bind(federation.names, upper_shares)
-    return Simulation.of(build_setting(config, federation), plan, config.engine)
+    return Simulation.of(build_setting(config, federation), plan, config.engine, way)
 
 
 def place_states(simulation: Simulation, config: RunConfig, folder: Path) -> None:

@@ -15,7 +15,10 @@ from idiolect.engines.local_view import stand_in
 from idiolect.engines.round import PlayedRound, play_round
 from idiolect.errors import UserError
 from idiolect.evaluation.metrics import Measures
+from idiolect.models import CATALOGUE as MODELS
+from idiolect.models import outline_model
 from idiolect.participation.sampling import Plan
+from idiolect.runs.config import RunConfig
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.lifecycle import play
 from idiolect.runs.setup import build_setting, preparation_of
@@ -194,6 +197,19 @@ def _weights_to_send(settings: ServeSettings) -> Params:
     """
     rows = pd.DataFrame(1, index=list(settings.silos), columns=["train", "validation", "test"])
     federation = stand_in(settings.agreed_schema.preprocessing, rows)
+    if _follows_from_seed(settings.config, federation):  # a large model is not made to find that out
+        return {}
     objective = build_setting(settings.config, federation).objective
     is_from_file = preparation_of(settings.config).weights is not None
     return objective.module.state_dict() if is_from_file else objective.fixed_params()
+
+
+def _follows_from_seed(config: RunConfig, federation: Federation) -> bool:
+    """Whether silos can make all of the model by themselves: nothing of it is fixed or of a file."""
+    options = dict(config.model)
+    name = options.pop("name")
+    if config.train is not None or preparation_of(config).weights is not None or MODELS.is_own(name):
+        return False
+    return all(
+        parameter.requires_grad for parameter in outline_model(name, federation, **options).parameters()
+    )

@@ -24,7 +24,7 @@ from idiolect.models import CATALOGUE as MODELS
 from idiolect.models import outline_model
 from idiolect.runs.config import RunConfig
 from idiolect.runs.setup import build_setting
-from idiolect.silo.checks import fraction, require_alike, require_finite, rounded, whole_number
+from idiolect.silo.checks import fraction, looks, require_finite, rounded, whole_number
 from idiolect.silo.limits import Limits
 from idiolect.silo.rehearsal import AgreedExchange, AgreedExchanges
 from idiolect.silo.schema import Schema
@@ -73,7 +73,8 @@ class Engagement:
         self.measures = config.evaluation.measures(federation)
         limits.admit_batch(int(self.setting.batches.batch_sizes[self.ids]))
         self.sums = silo_sums(vault.folder, shared.get(SECURE), clients, credentials)
-        self.exchanges = AgreedExchanges(config, schema)
+        model_bytes = tree.count_bits(self.setting.objective.initial_params()) // 8
+        self.exchanges = AgreedExchanges(config, schema, clients, model_bytes)
         for agreed in self.exchanges.of_first_round():
             self._require_shared(agreed.upload)
 
@@ -279,7 +280,8 @@ def _part(trees: dict[str, Tree], name: str) -> Tree:
 
 
 def _require_usable(content: Tree, like: Tree, what: str) -> None:
-    require_alike(content, like, what)
+    if looks(content) != looks(like):
+        raise UserError(f"{what} has another structure, shape or type than the method has")
     require_finite(content, what)
 
 

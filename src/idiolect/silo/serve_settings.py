@@ -128,6 +128,8 @@ def serve_settings(settings: Mapping[str, Any], folder: Path) -> ServeSettings:
         raise UserError(
             "schema is missing: columns, target and classes, or the target only, or the path of a JSON file"
         )
+    if "device" in rest:
+        raise UserError("device is not a setting of `idiolect serve`: all compute on the CPU there")
     config = resolve(merge(_FIXED, rest))
     if config.evaluation.threshold != 0.5:
         raise UserError(

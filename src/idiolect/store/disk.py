@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from idiolect.core import tree
+from idiolect.core.device import to_host
 from idiolect.core.exchange import ClientState
 from idiolect.errors import UserError
 from idiolect.store.files import TEMPORARY, clear_write_errors, read_tensors, write_tensors
@@ -56,6 +57,7 @@ class DiskStore:
 
     def put(self, ids: Tensor, states: ClientState) -> None:
         """Keep states: each in a slot that neither a client nor a checkpoint needs."""
+        states = to_host(states)
         if self._layout is None:
             self._layout = _Layout(states)
         layout = self._layout

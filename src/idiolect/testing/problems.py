@@ -69,7 +69,7 @@ class SignEmbedding(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[rows, features] -> [rows, features * width]."""
-        codes = (x > 0).long() + 2 * torch.arange(x.shape[1])
+        codes = (x > 0).long() + 2 * torch.arange(x.shape[1], device=x.device)
         return self.embedding(codes).flatten(1)
 
 

@@ -109,11 +109,11 @@ class Steps:
         self._replay: Replay | None = None
         self._shared: list[Tensor] = []
 
-    def take(self, arguments: Arguments, *, is_checked: bool) -> list[Tensor]:
-        """The results of one step; what changes is used up."""
+    def take(self, arguments: Arguments, step: int, *, is_checked: bool) -> list[Tensor]:
+        """The results of one step of this number; what changes is used up."""
         if self._recording is None or self._compiler is None:
             return self._plain(arguments)
-        replay = self._recording.at(arguments.step)
+        replay = self._recording.at(step)
         if not replay.is_vouched:
             self._compiler.vouch_elsewhere(self._plain, replay.tried, arguments)
         if self._compiler.doubts:  # this one, or one that came up in another thread

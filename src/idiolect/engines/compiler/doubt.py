@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from idiolect.core.device import to_host
 from idiolect.engines.compiler.recorder import Arguments, Step, record
 from idiolect.engines.compiler.warrant import unexplained_difference
 from idiolect.store.files import new_folder, read_json, write_bytes, write_json
@@ -59,7 +60,7 @@ def describe(
 
 
 def _copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value.detach().clone() for name, value in tensors.items()}
+    return {name: to_host(value.detach().clone()) for name, value in tensors.items()}
 
 
 def reproduce(folder: Path) -> dict[str, str | None]:
@@ -84,7 +85,7 @@ def reproduce(folder: Path) -> dict[str, str | None]:
     found: dict[str, str | None] = {}
     for label, chosen in choices.items():
         try:
-            actual = record(plain, arguments, chosen).at(arguments.step).tried(arguments)
+            actual = record(plain, arguments, chosen).at(int(arguments.step)).tried(arguments)
         except Exception as error:  # of whatever kind, it is what is looked for
             found[label] = f"fails: {error}"
         else:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 
+from idiolect.core.device import CPU
 from idiolect.engines.compiler.graph import is_like, output_of, owner, shape
 
 aten = torch.ops.aten
@@ -75,4 +76,6 @@ def overwrite_what_is_used_up(graph: Graph, changing: Sequence[Node]) -> None:
 
 def replace_if(old: Tensor, condition: Tensor, new: Tensor) -> Tensor:
     """where(condition, new, old) for a single condition, in old's memory: no pass at all if it is not met."""
+    if condition.device != CPU:  # who asks it for its value waits for all that it was asked before
+        return old.copy_(torch.where(condition, new, old))
     return old.copy_(new) if condition else old

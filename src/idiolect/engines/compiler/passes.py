@@ -85,6 +85,8 @@ PASSES: MappingProxyType[str, Pass] = MappingProxyType(
         "in-place": _in_place,  # memory that nothing reads any more, written over
     }
 )
+# They ask for a number's value, for which a device would be waited for in every step.
+ON_CPU_ONLY = frozenset({"fuse"})
 # Distributed products are often equal to others.
 _ORDER = (
     "settle",

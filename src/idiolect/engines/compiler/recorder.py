@@ -83,7 +83,7 @@ class Recording(NamedTuple):
     first: Replay
     later: Replay
 
-    def at(self, step: Tensor) -> Replay:
+    def at(self, step: int) -> Replay:
         """The one for a step of this number."""
         return self.first if step == 0 else self.later
 

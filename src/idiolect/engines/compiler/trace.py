@@ -53,6 +53,8 @@ class _Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         results = operation(*args, **kwargs)
+        if operation is torch.ops.prim.device.default:  # a question, which tensors of some kinds are asked so
+            return results
         if operation in _SAME:
             self._note(results, self.node_of(args[0]))
             return results

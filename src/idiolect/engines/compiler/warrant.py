@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from idiolect.core import rng
+from idiolect.core.device import precise, to_device, to_host
 from idiolect.engines.compiler.recorder import Arguments, Step
 
 ROUNDINGS = 16  # of each entry that a step of a well conditioned model may differ by
@@ -62,10 +63,10 @@ def _distances(some: Sequence[Tensor], others: Sequence[Tensor]) -> list[float]:
 
 def _size(values: Tensor, others: Tensor) -> float:
     """The norm of values where others are finite."""
-    norm = float(torch.linalg.vector_norm(_wide(values)))
+    norm = float(to_host(torch.linalg.vector_norm(_wide(values))))
     if math.isfinite(norm):  # then so are all of them, mostly
         return norm
-    return float(torch.linalg.vector_norm(_wide(values).where(others.isfinite(), 0)))
+    return float(to_host(torch.linalg.vector_norm(_wide(values).where(others.isfinite(), 0))))
 
 
 def elsewhere(arguments: Arguments) -> Arguments:
@@ -82,7 +83,8 @@ def elsewhere(arguments: Arguments) -> Arguments:
         moved = leaf + 0.1
         # A factor for each client and one for each entry: as good as one for both, and much faster.
         for shape in (leaf.shape[:1] + (1,) * len(leaf.shape[1:]), leaf.shape[1:]):
-            moved *= 0.9 + 0.2 * torch.rand(shape, dtype=leaf.dtype, generator=generator)
+            drawn = torch.rand(shape, dtype=leaf.dtype, generator=generator)
+            moved *= 0.9 + 0.2 * to_device(drawn, leaf.device)
         return moved
 
     return Arguments.from_flat([move(leaf) for leaf in arguments.flat()], arguments)
@@ -94,7 +96,7 @@ def _rounded(arguments: Arguments, seed: int) -> Arguments:
     def move(place: int, leaf: Tensor) -> Tensor:
         if not leaf.is_floating_point():
             return leaf
-        draws = rng.uniform(rng.key(seed, "rounding", place), *leaf.shape)
+        draws = rng.uniform(to_device(rng.key(seed, "rounding", place), leaf.device), *leaf.shape)
         return leaf * (1 + (8 * draws - 4).to(leaf.dtype) * _precision(leaf))
 
     flat = [move(place, leaf) for place, leaf in enumerate(arguments.flat())]
@@ -103,7 +105,7 @@ def _rounded(arguments: Arguments, seed: int) -> Arguments:
 
 def _wide(values: Tensor) -> Tensor:
     """Integers as real numbers: whoever subtracts them as they are may overflow."""
-    return values if values.is_floating_point() or values.is_complex() else values.double()
+    return values if values.is_floating_point() or values.is_complex() else precise(values)
 
 
 def _precision(values: Tensor) -> float:

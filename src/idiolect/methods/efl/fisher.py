@@ -51,12 +51,13 @@ def _expectation(
         return [rows]
     predictions = objective.predict(params, rows.inputs)
     if kind == "sampled":
-        keys = rng.fold(key, torch.arange(len(rows.weights)))
+        keys = rng.fold(key, torch.arange(len(rows.weights), device=key.device))
         draw = vmap(lambda prediction, key: _draw_target(objective, prediction, key))
         return [rows._replace(targets=draw(predictions, keys))]
     if not objective.task.is_classification:
         # One below a prediction in one output: the slope of the loss is then the derivative of that output.
-        return [rows._replace(targets=predictions - output) for output in torch.eye(predictions.shape[-1])]
+        units = torch.eye(predictions.shape[-1], device=predictions.device)
+        return [rows._replace(targets=predictions - unit) for unit in units]
     chances = _chances(objective, predictions)
     return [
         rows._replace(targets=torch.full_like(rows.targets, c), weights=rows.weights * chances[:, c])
@@ -66,7 +67,7 @@ def _expectation(
 
 def _choose(rows: core.Batch, count: int, size: Tensor, key: Tensor) -> core.Batch:
     """`count` different rows, or all where there are fewer."""
-    position = torch.arange(count)
+    position = torch.arange(count, device=size.device)
     chosen = rng.permute(position % size, size, key)
     weights = (position < size) / torch.clamp(size, max=count).to(rows.weights.dtype)
     return rows._replace(inputs=take_rows(rows.inputs, chosen), targets=rows.targets[chosen], weights=weights)

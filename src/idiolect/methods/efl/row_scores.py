@@ -17,6 +17,7 @@ from torch.func import grad, vmap
 
 from idiolect import core
 from idiolect.core import Params, tree
+from idiolect.core.device import to_host
 from idiolect.core.inputs import Inputs, take_rows
 
 ROWS_WITH_GRADIENTS = 16  # rows whose gradients are in memory at a time, for each client
@@ -120,16 +121,16 @@ def _is_made_of_linear_layers(objective: core.Objective, row_shape: torch.Size) 
     }
     if not params.keys() <= owned or not objective.dtype.is_floating_point:
         return False
-    numbers = torch.arange(3 * row_shape.numel(), dtype=objective.dtype)
-    targets = torch.zeros(3, dtype=torch.int64)
+    numbers = torch.arange(3 * row_shape.numel(), dtype=objective.dtype, device=objective.device)
+    targets = numbers.new_zeros(3, dtype=torch.int64)
     if not objective.task.is_classification:
-        targets = torch.zeros(3, objective.task.outputs, dtype=objective.dtype)
-    rows = core.Batch(numbers.sin().reshape(3, *row_shape), targets, torch.ones(3, dtype=objective.dtype))
+        targets = numbers.new_zeros(3, objective.task.outputs)
+    rows = core.Batch(numbers.sin().reshape(3, *row_shape), targets, numbers.new_ones(3))
     try:
-        ours = tree.flatten(_by_layer(objective, params, rows))
+        ours = to_host(tree.flatten(_by_layer(objective, params, rows)))
     except (KeyError, RuntimeError):  # a layer that was not used, or not on rows
         return False
-    theirs = tree.flatten(_by_row(objective, params, rows))
+    theirs = to_host(tree.flatten(_by_row(objective, params, rows)))
     if ours.shape != theirs.shape:
         return False
     return bool(torch.allclose(ours, theirs, rtol=1e-3, atol=1e-5 * float(theirs.max())))

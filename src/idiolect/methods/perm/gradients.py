@@ -15,6 +15,7 @@ from torch import Tensor
 
 from idiolect import core
 from idiolect.core import STRICT, Params, Site, tree
+from idiolect.core.device import to_device
 from idiolect.methods.perm.distances import GradientDistances
 from idiolect.methods.perm.matrix import MixingMatrix, mixing_matrix
 from idiolect.methods.perm.noise import GradientNoise, drawn, gradient_variance
@@ -72,7 +73,7 @@ class GradientExchange(core.Exchange):
         g = held(site.objective.gradient(down.w, batch), ratio)
         if self.weight_rule is None or not self.weight_rule.is_automatic:
             return Up(g, (), ())
-        kinds = compared_kinds(self.model_sizes)
+        kinds = to_device(compared_kinds(self.model_sizes), site.size.device)
         return Up(g, *gradient_variance(site, down.w, self.rows, ratio, kinds))
 
     def finish(

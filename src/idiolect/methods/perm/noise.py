@@ -73,9 +73,10 @@ class GradientNoise(NamedTuple):
 
 def drawn(site: Site, count: int, tag: int) -> core.Batch:
     """Some of a client's training rows in random order, without replacement; all if it has fewer."""
-    rows, size, place = site.all_rows, site.size.clamp_min(1), torch.arange(count)
+    rows, size = site.all_rows, site.size.clamp_min(1)
+    place = torch.arange(count, device=size.device)
     chosen = rng.permute(place % size, size, rng.fold(site.key, tag))
-    weights = (place < size).to(rows.weights.dtype) / torch.minimum(size, torch.tensor(count))
+    weights = (place < size).to(rows.weights.dtype) / size.clamp_max(count)
     return rows._replace(inputs=take_rows(rows.inputs, chosen), targets=rows.targets[chosen], weights=weights)
 
 

@@ -15,6 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from idiolect.core import Params, rng
+from idiolect.core.device import CPU, finest
 from idiolect.errors import UserError
 
 # static: the first units; rolling: a window that moves by one unit a round; random: drawn anew every round
@@ -86,7 +87,7 @@ class Chain:
         """
         kept = []
         for depth, size in enumerate(self.hidden):
-            place = torch.arange(size)
+            place = torch.arange(size, device=ratio.device)
             if selection == "rolling":
                 place = (place - offset) % size
             elif selection == "random":
@@ -96,7 +97,7 @@ class Chain:
 
     def first_units(self, ratio: Tensor) -> Units:
         """The static selection: nested, the more of them the larger the ratio."""
-        return self.units(ratio, "static", 0, torch.tensor(0))
+        return self.units(ratio, "static", 0, torch.zeros_like(ratio))
 
     def masks(self, units: Units) -> Params:
         """Which parameters are held, bool of the parameters' shapes up to kernel axes of size one."""
@@ -117,20 +118,23 @@ class Chain:
                 shares[layer.bias] = weighted.sum(0)
         return shares
 
-    def _sides(self, units: Units, stack: tuple[int, ...]) -> Iterator[tuple[Layer, Tensor, Tensor]]:
+    def _sides(
+        self, units: Units, stack: tuple[int, ...], device: torch.device = CPU
+    ) -> Iterator[tuple[Layer, Tensor, Tensor]]:
         """Each layer with its kept outputs and inputs (one that stands for all in the first layer)."""
-        inputs = torch.ones(*stack, 1, dtype=torch.bool)
+        inputs = torch.ones(*stack, 1, dtype=torch.bool, device=device)
         for depth, layer in enumerate(self.layers):
             if depth:
                 below = units[depth - 1]
                 inputs = below[..., None].expand(*below.shape, layer.fan).reshape(*stack, -1)
             last = depth == len(self.layers) - 1
-            yield layer, torch.ones(*stack, layer.units, dtype=torch.bool) if last else units[depth], inputs
+            everything = inputs.new_ones(*stack, layer.units)
+            yield layer, everything if last else units[depth], inputs
 
     def restrict(self, params: Params, units: Units) -> Params:
         """The sub-model: zero where nothing is held."""
-        held = dict(params)
-        for layer, outputs, inputs in self._sides(units, ()):
+        held, device = dict(params), params[self.layers[0].weight].device
+        for layer, outputs, inputs in self._sides(units, (), device):
             # Factors of one side each: a mask as large as the parameters would cost more than the gradient.
             weight = params[layer.weight]
             held[layer.weight] = weight * fit(outputs[:, None].to(weight.dtype), weight)
@@ -167,7 +171,8 @@ def fit(mask: Tensor, value: Tensor) -> Tensor:
 
 def client_ratios(capacities: tuple[float, ...], ids: Tensor) -> Tensor:
     """The capacity of each client: the given ones in turn, over and over."""
-    return torch.tensor(capacities, dtype=torch.float64)[ids % len(capacities)]
+    in_turn = torch.tensor(capacities, dtype=finest(ids.device), device=ids.device)
+    return in_turn[ids % len(capacities)]
 
 
 def _present(name: str, params: Params) -> str | None:
