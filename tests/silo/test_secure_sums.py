@@ -43,7 +43,8 @@ def assert_near(ours: Any, theirs: Any, apart: float = 1e-8) -> None:
 SUMMED = {
     "additive", "apfl", "ditto", "fedadagrad", "fedadam", "fedavg", "fedavgm", "fedbabu", "fedbn",
     "federated-dropout", "fedper", "fedprox", "fedrep", "fedrod", "fedrolex", "fedyogi", "heterofl",
-    "lg-fedavg", "local", "local-sgd", "minibatch-sgd", "per-fedavg", "pfedme", "scaffold", "silobn", "vrl-sgd",
+    "lg-fedavg", "local", "local-sgd", "minibatch-sgd", "per-fedavg", "pfedme", "scaffold", "silobn",
+    "vrl-sgd",
 }  # fmt: skip
 
 
