@@ -126,6 +126,7 @@ RUN = [
     ),
     ("method=fedavg data=vowels data.left_out=speaker-03", "data.left_out", "newcomers.clients"),
     ("method=fedavg data=vowels evaluation.train=perhaps", "evaluation.train=perhaps", "a valid boolean"),
+    ("method=fedavg data=vowels device=gpu", "device=gpu", "cuda", "mps or auto"),
     ("method=fedavg data=vowels threads=0", "threads=0", "greater than or equal to 1"),
     ("method=fedavg data=vowels evaluation.every=0", "evaluation.every=0", "greater than or equal to 1"),
     ("method=fedavg data=vowels evaluation.evry=5", "evaluation.evry is not", "did you mean every?"),

@@ -23,6 +23,7 @@ from idiolect.engines.ways import Way
 from idiolect.errors import UserError
 from idiolect.evaluation.metrics import BUILT_IN, measures_of
 from idiolect.methods.apfl import APFL
+from idiolect.methods.catalogue import METHODS
 from idiolect.methods.ditto import Ditto
 from idiolect.methods.efl.efl import EFL
 from idiolect.methods.fedavg import FedAvg
@@ -192,6 +193,18 @@ def test_models(model: str, device: Pretended, monkeypatch: pytest.MonkeyPatch) 
         simulation = simulate(where, FedAvg(local_steps=2), ZOO[model]).play(2)
         assert simulation.engine.setting.objective.device.type == device
         assert len(simulation.evaluate())
+
+
+@pytest.mark.parametrize("name", ["fedbn", "ditto", "apfl", "per-fedavg"])
+def test_statistics_of_normalisation_and_noise(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    method = next(method for method in METHODS if method.name == name)
+    with pretended("meta", monkeypatch) as where:
+        for engine in (HereEngine("sequential"), HereEngine()):
+            simulation = simulate(
+                where, method(local_steps=1), ZOO["a network with batch norm and dropout"], engine=engine
+            ).play(2)
+            assert is_on("cpu", simulation.server)
+            assert len(simulation.evaluate())
 
 
 class _Forgetful(nn.Module):

@@ -82,7 +82,9 @@ class Batches:
 
     def keys(self, ids: Tensor, round_number: int, calls: Tensor) -> Tensor | tuple[()]:
         """The key of the noise in some calls of some clients in a round, which are broadcast; or nothing."""
-        return rng.key(self.seed, "dropout", ids, round_number, calls) if self.has_noise else ()
+        if not self.has_noise:
+            return ()
+        return to_device(rng.key(self.seed, "dropout", ids, round_number, calls), self.device)
 
     def gather(self, rows: Tensor, weights: Tensor, key: Tensor | tuple[()] = ()) -> Batch:
         """The rows themselves."""
@@ -99,8 +101,8 @@ class Batches:
         # A client without rows gets somebody's row with weight zero: its sums are then exactly zero.
         rows = part.index if len(part.index) else part.index.new_zeros(1)
         index = rows[(part.offsets[ids][:, None] + place).clamp_max(len(rows) - 1)]
-        weights, key = _row_weights(sizes, width, self.dtype), self.keys(ids, round_number, _ALL_ROWS)
-        return self.gather(index, *to_device((weights, key), self.device))
+        weights = to_device(_row_weights(sizes, width, self.dtype), self.device)
+        return self.gather(index, weights, self.keys(ids, round_number, _ALL_ROWS))
 
 
 def _take(flat: Tensor, rows: Tensor) -> Tensor:

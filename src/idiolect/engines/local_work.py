@@ -129,7 +129,7 @@ class LocalWork:
         )
         first_call, ids = steps.start * per_step, chunk.ids
         calls = torch.arange(first_call, first_call + len(rows)).reshape(-1, *[1] * ids.ndim)
-        keys = to_device(batches.keys(ids, chunk.round_number, calls), batches.device)
+        keys = batches.keys(ids, chunk.round_number, calls)
         taken: Steps | None = None
         checked = None if self._compiler is None else self._checked_step(chunk, steps)
         for place, (step, number) in enumerate(zip(steps, numbers, strict=True)):
