@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from devices.pretended import CrossingError, Pretended, is_on, pretended
+from families import each_family
 from idiolect.bench.suite import _with_local_steps
 from idiolect.core import tree
 from idiolect.core.device import to_device, to_host
@@ -24,7 +25,7 @@ PATHS: dict[str, tuple[Pretended, HereEngine]] = {
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+@each_family("method")
 def test_a_run_is_on_its_device_and_the_server_on_the_cpu(
     method: type[Method], path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ import torch
 from typer.main import get_command
 
 import idiolect
+from families import BY_FAMILY, each_family
 from idiolect.cli import app
 from idiolect.core import Neighbours, tree
 from idiolect.core.method import Method
@@ -272,10 +273,10 @@ def compare(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
 
 def tune(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
     """Some methods at a time: the first trial is the run, the choice is no worse, and can be run."""
-    first = METHODS.index(kind) // ON_A_PAGE * ON_A_PAGE
+    first = BY_FAMILY.index(kind) // ON_A_PAGE * ON_A_PAGE
     folder = runs.folder / f"tuning-{first}"
     if not folder.exists():
-        some = METHODS[first : first + ON_A_PAGE]
+        some = BY_FAMILY[first : first + ON_A_PAGE]
         words = [word for word in runs.settings(kind) if not word.startswith("method")]
         words += [f"{one.name}.{name}={value}" for one in some for name, value in options(one).items()]
         methods = ",".join(one.name for one in some)
@@ -290,11 +291,11 @@ def tune(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
 
 def report(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
     """Pages of some methods each; every model of a method has a row with the run's number."""
-    first = METHODS.index(kind) // ON_A_PAGE * ON_A_PAGE
+    first = BY_FAMILY.index(kind) // ON_A_PAGE * ON_A_PAGE
     page = runs.folder / f"report-{first}.html"
     if not page.exists():
         invoke(
-            "report", *(runs.of(other).path for other in METHODS[first : first + ON_A_PAGE]), "--out", page
+            "report", *(runs.of(other).path for other in BY_FAMILY[first : first + ON_A_PAGE]), "--out", page
         )
     means = {row[0]: row[1] for row in tables(page.read_text())["models"]}
     for name, numbers in runs.of(kind).summary()["kinds"].items():
@@ -371,8 +372,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         yield Runs(tmp_path_factory.mktemp("matrix"))
 
 
-EVERY_METHOD = pytest.mark.parametrize("kind", METHODS, ids=lambda kind: kind.name)
-COMPRESSIBLE = [kind for kind in METHODS if codecs_of(kind)]
+EVERY_METHOD = each_family("kind")
+COMPRESSIBLE = tuple(kind for kind in BY_FAMILY if codecs_of(kind))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -382,7 +383,7 @@ def test_every_method_goes_through_every_command(kind: type[Method], command: st
 
 
 @pytest.mark.parametrize("command", WITH_CODECS)
-@pytest.mark.parametrize("kind", COMPRESSIBLE, ids=lambda kind: kind.name)
+@each_family("kind", methods=COMPRESSIBLE)
 def test_every_command_goes_with_codecs(kind: type[Method], command: str, runs: Runs) -> None:
     COMMANDS[command](kind, runs, codecs_of(kind))
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
+from families import each_family
 from idiolect.core import tree
 from idiolect.core.method import Method
 from idiolect.core.tree import Tree
 from idiolect.methods.afl import AFL
 from idiolect.methods.agnostic_apfl import AgnosticAPFL
-from idiolect.methods.catalogue import METHODS
 from idiolect.methods.drfa import DRFA
 from idiolect.participation import ClientEntry, Participation
 from idiolect.simulation import EngineName, Simulation
@@ -21,7 +21,7 @@ from idiolect.testing.problems import small_network, uneven_classification
 CLIENTS = 12
 FEDERATION = uneven_classification(clients=CLIENTS)
 SETTINGS: dict[str, Any] = {"batch_size": 5, "seed": 1, "dtype": torch.float64}
-EVERY_METHOD = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+EVERY_METHOD = each_family("method")
 
 
 def simulate(
