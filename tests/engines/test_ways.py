@@ -72,6 +72,15 @@ def test_small_operations_are_stacked_and_large_ones_are_not() -> None:
     assert choose_way(large) == Way(1, is_recorded=True)
 
 
+def test_many_busy_calls_of_one_client_are_not_recorded() -> None:
+    """A deep network with convolutions has little overhead to save."""
+    blocks = [nn.Sequential(nn.Conv1d(2, 2, 1), nn.GroupNorm(1, 2), nn.ReLU()) for _ in range(20)]
+    module = nn.Sequential(*blocks, nn.Flatten(), nn.Linear(10, 4))
+    way = choose_way(setting_of(module, (2, 5), codes=False))
+    assert way == Way(1, is_recorded=False)
+    assert "does not pay" in way.reason
+
+
 def test_convolutions_are_not_stacked() -> None:
     module = nn.Sequential(nn.Conv1d(2, 3, 2), nn.Flatten(), nn.Linear(12, 4))
     assert choose_way(setting_of(module, (2, 5), codes=False)) == Way(1, is_recorded=True)
