@@ -177,7 +177,7 @@ def test_features_need_a_head_that_is_used_once() -> None:
 
 
 def test_a_model_without_parameters_is_refused() -> None:
-    with pytest.raises(UserError, match="ReLU has no parameters, so nothing can be trained"):
+    with pytest.raises(UserError, match="ReLU has nothing to train"):
         Objective(nn.ReLU(), Task("regression", 2))
 
 

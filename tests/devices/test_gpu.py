@@ -1,4 +1,4 @@
-"""On a real GPU: the numbers are those of the CPU, and how fast they come. `make test-gpu`, a minute."""
+"""On a real GPU: the numbers are those of the CPU, and how fast they come. `make test-gpu`."""
 
 import time
 from collections.abc import Callable
@@ -53,7 +53,7 @@ def test_every_method_gives_the_numbers_of_the_cpu(method: type[Method]) -> None
     assert ours.engine.records_all_steps == theirs.engine.records_all_steps  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("name", ["ternary", "topk", "linear8", "stochastic"])
+@pytest.mark.parametrize("name", ["ternary", "topk", "linear", "stochastic"])
 def test_codecs_choose_the_same_entries(name: str) -> None:
     method = CodecConfig(up={"name": name}).wrap(FedAvg(local_steps=2))
 

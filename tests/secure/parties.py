@@ -8,8 +8,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from idiolect.secure.collector import Collector
 from idiolect.secure.fixed_point import FixedPoint, Residues
-from idiolect.secure.messages import Rule
 from idiolect.secure.participant import Participant
+from idiolect.secure.rule import Rule
 from idiolect.secure.signing import Identity, KnownKeys
 
 LABEL = "a-run/work/3/0"

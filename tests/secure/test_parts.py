@@ -41,7 +41,7 @@ def test_a_sum_of_integers_is_the_integer_of_the_sum() -> None:
 
 @pytest.mark.parametrize("number", [1000.5, -1001.0, np.inf, -np.inf, np.nan, 1e300])
 def test_numbers_out_of_range_are_refused(number: float) -> None:
-    with pytest.raises(UserError, match=r"secure sums hold numbers from -1000 to 1000: raise secure.range"):
+    with pytest.raises(UserError, match=r"secure sums hold numbers from -1000 to 1000; raise secure.range"):
         FixedPoint(1000.0, 5).encode(np.array([1.0, number]))
 
 

@@ -6,8 +6,9 @@ import pytest
 
 from idiolect.errors import UserError
 from idiolect.secure.collector import Collector
-from idiolect.secure.messages import KEYS, Advert, Rule
+from idiolect.secure.messages import KEYS, Advert
 from idiolect.secure.participant import Participant
+from idiolect.secure.rule import Rule
 from secure.parties import FIVE, LABEL, numbers_of, participants_of, party
 
 PARTY = party()
@@ -122,6 +123,14 @@ def test_two_lists_for_two_halves_reveal_nothing(them: dict[str, Participant]) -
     told = them["ash"].reveal(with_fir | {"fir": honest})
     assert "fir" in told.seeds
     assert "fir" not in told.keys
+
+
+def test_signatures_under_another_list_do_not_count(them: dict[str, Participant]) -> None:
+    until_masked(them)
+    them["ash"].confirm(FIVE[:4])
+    others = {name: them[name].confirm(FIVE[1:]) for name in FIVE[1:4]}
+    with pytest.raises(UserError, match="did not sign what is said to be its list of survivors"):
+        them["ash"].reveal(others)
 
 
 def test_signatures_of_others_than_survivors_do_not_count(them: dict[str, Participant]) -> None:

@@ -8,7 +8,8 @@ import pytest
 from idiolect.errors import UserError
 from idiolect.secure.collector import Collector
 from idiolect.secure.masks import add_pair_mask, mask
-from idiolect.secure.messages import Rule, pair_purpose, transcript
+from idiolect.secure.messages import pair_purpose, transcript
+from idiolect.secure.rule import Rule
 from secure.parties import FIVE, LABEL, numbers_of, participants_of, party, play
 
 PARTY = party()

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from idiolect.core.device import CPU, to_device, wait_for
 from idiolect.data.federation import Federation
 
 
@@ -25,11 +26,14 @@ class PlainLoop:
         batch_size: int,
         local_steps: Sequence[int],
         rate: float,
+        device: torch.device = CPU,
     ) -> None:
-        self.module = module
+        self.module, self.device = module.to(device), device
         self.copies = [copy.deepcopy(module) for _ in range(len(federation))]
         rows = [federation.train.of(client) for client in range(len(federation))]
-        self.data = [TensorDataset(federation.inputs[r], federation.targets[r]) for r in rows]
+        self.data = [
+            TensorDataset(*to_device((federation.inputs[r], federation.targets[r]), device)) for r in rows
+        ]
         self.batch_size, self.local_steps, self.rate = batch_size, local_steps, rate
 
     def advance(self) -> None:
@@ -42,6 +46,7 @@ class PlainLoop:
                 self.module.parameters(), *(model.parameters() for model in self.copies), strict=True
             ):
                 shared.copy_(torch.stack(list(own)).mean(0))
+        wait_for(self.device)
 
     def _train(self, model: nn.Module, loader: DataLoader[tuple[torch.Tensor, ...]], steps: int) -> None:
         optimizer = torch.optim.SGD(model.parameters(), lr=self.rate)

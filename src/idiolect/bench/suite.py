@@ -22,6 +22,7 @@ from idiolect.bench.subjects import (
     subjects,
     uneven_steps,
 )
+from idiolect.core.device import CPU, find_device
 from idiolect.core.exchange import Epochs, LocalWork
 from idiolect.core.method import Method
 from idiolect.core.objective import Batch, Objective
@@ -45,11 +46,16 @@ def benchmark(
     local_steps: int = 20,
     repeats: int = 5,
     scaling: tuple[int, ...] = (10, 100, 1000),
+    device: str = "cpu",
 ) -> dict[str, Any]:
-    """Measure in one run. Speed-ups and costs are ratios of times on this machine, now."""
+    """Measure in one run. Speed-ups and costs are ratios of times on this machine, now.
+
+    device: where both sides of a speed-up compute; what `full` adds is measured on the CPU.
+    """
+    where = find_device(device)
     measured = subjects(clients, local_steps)
     seconds = {
-        name: speed_up(federation, model, steps, repeats)
+        name: speed_up(federation, model, steps, repeats, where)
         for name, (model, federation, steps) in measured.items()
     }
     flat = measured["mlp"].federation
@@ -64,6 +70,7 @@ def benchmark(
             "local_steps": local_steps,
             "batch_size": BATCH_SIZE,
             "threads": torch.get_num_threads(),
+            "device": str(where),
             "torch": torch.__version__,
         },
     }
@@ -88,11 +95,15 @@ def everything_else(
     }
 
 
-def speed_up(federation: Federation, model: ModelFactory, work: LocalWork, repeats: int) -> dict[str, float]:
-    """FedAvg against the plain loop: seconds of a round of each, and how many times faster it is."""
-    ours = simulate(FedAvg(local_steps=work), model, federation)
+def speed_up(
+    federation: Federation, model: ModelFactory, work: LocalWork, repeats: int, device: torch.device = CPU
+) -> dict[str, Any]:
+    """FedAvg against the plain loop: seconds of a round of each, how many times faster it is, and its way."""
+    ours = simulate(FedAvg(local_steps=work), model, federation, device)
     steps = ours.engine.setting.batches.steps(work, torch.arange(len(federation))).tolist()
-    plain = PlainLoop(model(federation), federation, batch_size=BATCH_SIZE, local_steps=steps, rate=RATE)
+    plain = PlainLoop(
+        model(federation), federation, batch_size=BATCH_SIZE, local_steps=steps, rate=RATE, device=device
+    )
     seconds = interleaved_seconds({"plain": plain.advance, "ours": ours.advance}, repeats)
     ratios = [theirs / own for theirs, own in zip(seconds["plain"], seconds["ours"], strict=True)]
     return {
@@ -101,6 +112,7 @@ def speed_up(federation: Federation, model: ModelFactory, work: LocalWork, repea
         "speed_up": ratio(seconds["plain"], seconds["ours"]),
         "least": min(ratios),
         "most": max(ratios),
+        "way": str(ours.way),
     }
 
 
@@ -257,6 +269,8 @@ def _with_local_steps(method: type[Method], local_steps: int) -> Method:
         return method()
 
 
-def simulate(method: Method, model: ModelFactory, federation: Federation) -> Simulation:
+def simulate(
+    method: Method, model: ModelFactory, federation: Federation, device: torch.device = CPU
+) -> Simulation:
     """A simulation whose model starts from the same parameters each time."""
-    return Simulation(method, lambda: model(federation), federation, batch_size=BATCH_SIZE)
+    return Simulation(method, lambda: model(federation), federation, batch_size=BATCH_SIZE, device=device)

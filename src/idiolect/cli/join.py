@@ -50,6 +50,9 @@ def join(
     share_summaries: Annotated[
         bool, typer.Option(help="tell means, spreads and categories where columns are to be agreed on")
     ] = True,
+    require_secure: Annotated[
+        bool, typer.Option("--require-secure", help="take part in runs with secure sums only")
+    ] = False,
     insecure: InsecureOption = False,
 ) -> None:
     """Take part in a coordinator's runs with your own table, until interrupted.
@@ -87,6 +90,7 @@ def join(
                 metric_digits=metric_digits,
                 share_metrics=share_metrics,
                 share_summaries=share_summaries,
+                require_secure=require_secure,
                 insecure=insecure,
             )
     except KeyboardInterrupt:  # the usual end

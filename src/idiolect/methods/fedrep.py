@@ -69,7 +69,6 @@ class FedRep(core.Method, core.Exchange):
     stateful: ClassVar[bool] = True
     passes: ClassVar[dict[core.PredictorKind, tuple[int, ...]]] = {"localized": (0, 1), "personal": (0, 1)}
     relative_to: ClassVar[dict[str, str]] = {"shared": "shared"}
-    passes: ClassVar[dict[core.PredictorKind, int]] = {"localized": 1, "personal": 1}  # the body's
     part_choices: ClassVar[tuple[str, ...]] = ("personal",)
 
     personal: core.PartChoice = hyper("head", "the part that stays at each client", symbol="φ_i")

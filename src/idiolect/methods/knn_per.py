@@ -148,9 +148,8 @@ class KNNPer(core.Method, core.Exchange):
 
     def _chosen(self, rows: core.Batch, site: Site, places: int) -> tuple[Tensor, Tensor]:
         """The numbers of the rows that are stored, in their order, and which places they take."""
-        numbers, place = (
-            torch.arange(count, device=site.size.device) for count in (len(rows.weights), places)
-        )
+        numbers = torch.arange(len(rows.weights), device=site.size.device)
+        place = torch.arange(places, device=site.size.device)
         rank = rng.permute(numbers % site.size, site.size, site.key)
         kept = (numbers < site.size) & (rank < torch.ceil(self.store_share * site.size))
         first = (~kept).to(torch.int8).argsort(stable=True)

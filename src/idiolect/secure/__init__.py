@@ -10,6 +10,7 @@ What it hides from whom, and what not, is in docs/deployment.md.
 | key_agreement.py  | secrets of two parties, and boxes that only the other one can open                   |
 | secret_sharing.py | a secret in shares, of which some number gives it back                               |
 | masks.py          | masks from seeds                                                                     |
+| rule.py           | how many must take part                                                              |
 | messages.py       | what crosses, and what a signature stands for                                        |
 | participant.py    | the half of one who has a summand                                                    |
 | collector.py      | the half of the one who gets the sum                                                 |

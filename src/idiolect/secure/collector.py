@@ -20,12 +20,12 @@ from idiolect.secure.messages import (
     SURVIVORS,
     Advert,
     Revealed,
-    Rule,
     pair_purpose,
     places,
     survivors_signed,
     transcript,
 )
+from idiolect.secure.rule import Rule
 from idiolect.secure.secret_sharing import SHARE_BYTES, join
 from idiolect.secure.signing import KnownKeys
 

@@ -35,12 +35,10 @@ class FixedPoint:
 
     def encode(self, numbers: NDArray[np.float64]) -> Residues:
         """The integers; a number out of range is refused, since it could not be told from another one."""
-        outside = numbers[~(np.abs(numbers) <= self.largest)]
-        if len(outside):
+        if not (np.abs(numbers) <= self.largest).all():  # which one, and by how much, is not to be told
             raise UserError(
-                f"a number to be summed is {outside[0]:g}, and secure sums hold numbers from "
-                f"{-self.largest:g} to {self.largest:g}: raise secure.range, which costs digits, or look for "
-                "why it is so large"
+                f"a number to be summed is out of range: secure sums hold numbers from {-self.largest:g} to "
+                f"{self.largest:g}; raise secure.range, which costs digits, or look for why it is so large"
             )
         # Scaling by a power of two is exact, and so is the conversion of what was rounded.
         return np.rint(np.ldexp(numbers, self.fraction_bits)).astype(np.int64).view(np.uint64)

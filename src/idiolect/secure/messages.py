@@ -1,4 +1,4 @@
-"""What crosses in a sum, what signatures stand for, and the rule that all agreed on.
+"""What crosses in a sum, and what signatures stand for.
 
 | stage   | a participant is told         | and answers                                                   |
 |---------|-------------------------------|---------------------------------------------------------------|
@@ -10,8 +10,7 @@
 """
 
 import hashlib
-from collections.abc import Collection, Mapping, Sized
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from idiolect.errors import UserError
@@ -62,38 +61,6 @@ class Revealed(NamedTuple):
 
     seeds: dict[str, bytes]  # of those whose masked numbers arrived
     keys: dict[str, bytes]  # of those whose did not
-
-
-@dataclass(frozen=True)
-class Rule:
-    """How many must take part.
-
-    More than half of all that there are: two lists of survivors that are both signed by so many have a
-    signer in common, who signs only one.
-    """
-
-    threshold: int
-    parties: int
-
-    def __post_init__(self) -> None:
-        if not self.parties // 2 < self.threshold <= self.parties or self.threshold < 2:
-            raise UserError(
-                f"a threshold of {self.threshold} is not possible for {self.parties} silos: secure sums need "
-                f"more than half of them, and two at least: from {max(2, self.parties // 2 + 1)} "
-                f"to {self.parties}"
-            )
-
-    @classmethod
-    def usual(cls, parties: int) -> "Rule":
-        """More than two thirds, as the paper has it: then up to a third may be dishonest too."""
-        return cls(max(2, 2 * parties // 3 + 1), parties)
-
-    def require(self, who: Sized, what: str) -> None:
-        """Refuse to go on with too few, and with more than there are."""
-        if not self.threshold <= len(who) <= self.parties:
-            raise UserError(
-                f"{what} of {len(who)} silos cannot be used: agreed are {self.threshold} to {self.parties}"
-            )
 
 
 def transcript(label: str, adverts: Mapping[str, Advert]) -> str:

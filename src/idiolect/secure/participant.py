@@ -18,7 +18,6 @@ from idiolect.secure.messages import (
     SURVIVORS,
     Advert,
     Revealed,
-    Rule,
     Shares,
     about_box,
     pair_purpose,
@@ -26,6 +25,7 @@ from idiolect.secure.messages import (
     survivors_signed,
     transcript,
 )
+from idiolect.secure.rule import Rule
 from idiolect.secure.secret_sharing import split
 from idiolect.secure.signing import Identity, KnownKeys
 

@@ -28,6 +28,18 @@ def fraction(header: Mapping[str, Any], key: str) -> float:
     return float(value)
 
 
+def looks(content: Tree) -> dict[str, Any]:
+    """Structure, shapes and types of what a coordinator sends.
+
+    Models are real numbers. What is none, such as a mask of rows, may be as long as another silo's table.
+    """
+    content_signature = signature(content)
+    shapes = {
+        name: leaf if "float" in leaf[1] else leaf[1] for name, leaf in content_signature["leaves"].items()
+    }
+    return {**content_signature, "leaves": shapes}
+
+
 def require_alike(content: Tree, like: Tree, what: str) -> None:
     """Refuse a message that is not of the structure, shapes and types that were agreed."""
     if content is None or signature(content) != signature(like):

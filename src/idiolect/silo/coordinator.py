@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
 from torch import Tensor
@@ -15,7 +15,10 @@ from idiolect.engines.local_view import stand_in
 from idiolect.engines.round import PlayedRound, play_round
 from idiolect.errors import UserError
 from idiolect.evaluation.metrics import Measures
+from idiolect.models import CATALOGUE as MODELS
+from idiolect.models import outline_model
 from idiolect.participation.sampling import Plan
+from idiolect.runs.config import RunConfig
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.lifecycle import play
 from idiolect.runs.setup import build_setting, preparation_of
@@ -26,12 +29,17 @@ from idiolect.silo.monitor import Monitor, View
 from idiolect.silo.rates import decide_rates
 from idiolect.silo.requests import Link, Request, ask_all
 from idiolect.silo.schema_search import agree_on_schema
+from idiolect.silo.secure.admission import UNTOLD_ROWS
 from idiolect.silo.serve_settings import ServeSettings
 from idiolect.silo.served_run import ServedRun
 from idiolect.silo.silos import Silos
 from idiolect.silo.versions import VERSION, require_same_version
 from idiolect.silo.wire import Packet
 from idiolect.store.roster import Roster
+
+if TYPE_CHECKING:
+    from idiolect.secure.signing import KnownKeys
+    from idiolect.silo.secure.coordinator_side import CoordinatorSums
 
 _MOST_ROWS = 2**40  # of one silo: beyond it sums of rows would not be whole numbers
 
@@ -79,15 +87,20 @@ class Coordination:
         return self.engine.evaluate(self.server, self.briefed, self.round)
 
 
-def coordinate(run: ServedRun, link: Link, views: Sequence[View] = ()) -> RunFolder:
-    """Greet the silos and play the rounds that are left of a run, to its finished folder."""
+def coordinate(
+    run: ServedRun, link: Link, views: Sequence[View] = (), known: "KnownKeys | None" = None
+) -> RunFolder:
+    """Greet the silos and play the rounds that are left of a run, to its finished folder.
+
+    known: the silos' public keys, for secure sums.
+    """
     with Monitor(run, views) as monitor:
         audited = AuditedLink(link, AuditLog(run.path))
-        coordination = _begin(run, monitor.watch(audited), monitor)
+        coordination = _begin(run, monitor.watch(audited), monitor, known)
         return play(run.folder, coordination, [monitor, History(run)])
 
 
-def _begin(run: ServedRun, link: Link, monitor: Monitor) -> Coordination:
+def _begin(run: ServedRun, link: Link, monitor: Monitor, known: "KnownKeys | None") -> Coordination:
     """What is to be played, in the state of the last checkpoint."""
     run.folder.require_same_weights()
     with monitor.asking("greeting", "summary of its columns"):
@@ -95,12 +108,13 @@ def _begin(run: ServedRun, link: Link, monitor: Monitor) -> Coordination:
     settings = run.settings
     if settings.config.open_rates:
         run.decide(decide_rates(settings.config, settings.agreed_schema.preprocessing, settings.silos))
+    sums = _secure_sums(run, link, monitor, known)
     with monitor.asking("greeting", "greeting"):
         greetings = _greet(run, link)
     federation = run.federation_of({name: greeting.rows for name, greeting in greetings.items()})
-    monitor.greeted({name: greeting.rows["train"] for name, greeting in greetings.items()})
+    monitor.greeted({} if sums else {name: greeting.rows["train"] for name, greeting in greetings.items()})
     config, roster = run.settings.config, Roster(len(federation))
-    engine = Silos(build_setting(config, federation, roster), roster, link, run, monitor)
+    engine = Silos(build_setting(config, federation, roster), roster, link, run, monitor, sums)
     coordination = Coordination(engine, config.participation.bind(federation.names), monitor)
     run.folder.restore(coordination)
     for number, name in enumerate(federation.names):
@@ -108,6 +122,17 @@ def _begin(run: ServedRun, link: Link, monitor: Monitor) -> Coordination:
             roster.has_state[number] = greetings[name].has_state
     monitor.continued(coordination.round)
     return coordination
+
+
+def _secure_sums(
+    run: ServedRun, link: Link, monitor: Monitor, known: "KnownKeys | None"
+) -> "CoordinatorSums | None":
+    if run.settings.secure is None:
+        return None
+    assert known is not None, "asked for where keys are chosen"
+    from idiolect.silo.secure.coordinator_side import begin_sums  # it needs an extra
+
+    return begin_sums(run, link, monitor, known)
 
 
 class _Greeting(NamedTuple):
@@ -134,8 +159,9 @@ def _greet(run: ServedRun, link: Link) -> dict[str, _Greeting]:
             "config": settings.shared_config(),
             "schema": settings.agreed_schema.plain(),
         }
+        read = partial(_read_greeting, before.get(name)) if settings.secure is None else _read_silent_greeting
         trees = {"weights": weights} if weights else {}
-        requests[name] = Request(header, trees, partial(_read_greeting, before.get(name)))
+        requests[name] = Request(header, trees, read)
     minimum = settings.minimum(len(requests)) if before else len(requests)
     return ask_all(link, requests, settings.patience, minimum)
 
@@ -158,6 +184,12 @@ def _read_greeting(before: int | None, packet: Packet) -> _Greeting:
     return _Greeting(counts, known)
 
 
+def _read_silent_greeting(packet: Packet) -> _Greeting:
+    """What a silo tells where sums are secure: that it is there, and not how many rows it has."""
+    require_same_version(packet.header, "the coordinator", "this silo")
+    return _Greeting(dict(UNTOLD_ROWS), packet.header.get("known") is True)
+
+
 def _weights_to_send(settings: ServeSettings) -> Params:
     """What silos cannot make of the configuration, sent when they agree and never again.
 
@@ -165,6 +197,19 @@ def _weights_to_send(settings: ServeSettings) -> Params:
     """
     rows = pd.DataFrame(1, index=list(settings.silos), columns=["train", "validation", "test"])
     federation = stand_in(settings.agreed_schema.preprocessing, rows)
+    if _follows_from_seed(settings.config, federation):  # a large model is not made to find that out
+        return {}
     objective = build_setting(settings.config, federation).objective
     is_from_file = preparation_of(settings.config).weights is not None
     return objective.module.state_dict() if is_from_file else objective.fixed_params()
+
+
+def _follows_from_seed(config: RunConfig, federation: Federation) -> bool:
+    """Whether silos can make all of the model by themselves: nothing of it is fixed or of a file."""
+    options = dict(config.model)
+    name = options.pop("name")
+    if config.train is not None or preparation_of(config).weights is not None or MODELS.is_own(name):
+        return False
+    return all(
+        parameter.requires_grad for parameter in outline_model(name, federation, **options).parameters()
+    )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from idiolect.data.preprocessing import require_column
 from idiolect.data.reading import Reading, read_file
@@ -18,7 +18,7 @@ from idiolect.runs.settings import Source, read_settings
 from idiolect.silo.audit import Audit, read_audit
 from idiolect.silo.coordinator import coordinate
 from idiolect.silo.history import go_back
-from idiolect.silo.keys import check_names, init_keys
+from idiolect.silo.keys import check_names, init_keys, read_credentials, read_known_keys
 from idiolect.silo.limits import Limits
 from idiolect.silo.live_page import page_view
 from idiolect.silo.monitor import View
@@ -27,6 +27,9 @@ from idiolect.silo.plain_text import OneLineFormatter
 from idiolect.silo.serve_settings import serve_settings
 from idiolect.silo.served_run import ServedRun
 from idiolect.silo.service import Silo
+
+if TYPE_CHECKING:
+    from idiolect.secure.signing import KnownKeys
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +101,7 @@ def serve(
     if run.folder.finished:
         return run.folder
     _require_flower()
+    known = _known_keys(run, chosen_keys)
     from idiolect.silo.superlink import flower_link
 
     with (
@@ -113,7 +117,7 @@ def serve(
             int(run.settings.patience.megabytes * 2**20),
         ) as link,
     ):
-        return coordinate(run, link, [*page, *shown])
+        return coordinate(run, link, [*page, *shown], known)
 
 
 def join(
@@ -143,6 +147,7 @@ def join(
     metric_digits: int = 3,
     share_metrics: bool = True,
     share_summaries: bool = True,
+    require_secure: bool = False,
     insecure: bool = False,
 ) -> None:
     """Take part in a coordinator's runs with your own table, until interrupted.
@@ -164,10 +169,13 @@ def join(
     min_metric_rows, metric_digits: metrics are told of so many rows or more, with so many significant digits.
     share_metrics: tell the coordinator how good your models are.
     share_summaries: tell means, spreads and categories where columns are to be agreed on.
+    require_secure: take part in runs with secure sums only.
     insecure: no TLS, no keys; on loopback only.
     """
     check_names([name])
     chosen_keys = _chosen_keys(keys, insecure, server)
+    if require_secure and chosen_keys is None:
+        raise UserError("--require-secure needs --keys: silos know each other by them")
     read = read_file(data, Reading(separator, decimal, encoding, tuple(missing_values), asked_as="--"))
     table = read.frame
     for column in ignore:
@@ -189,6 +197,7 @@ def join(
     )
     limits.check()
     folder = Path(state) / name
+    _require_flower()
     silo = Silo(
         name,
         table,
@@ -198,8 +207,9 @@ def join(
         keep_rounds=keep_rounds,
         shares_metrics=share_metrics,
         shares_summaries=share_summaries,
+        credentials=None if chosen_keys is None else read_credentials(chosen_keys, name),
+        requires_secure=require_secure,
     )
-    _require_flower()
     from idiolect.silo.supernode import run_silo
 
     with private_files(folder), _log_in(folder):
@@ -224,6 +234,15 @@ def _chosen_keys(keys: str | Path | None, insecure: bool, address: str) -> Path 
     if keys is None:
         raise UserError("--keys is missing: the folder that `idiolect silo init` made for you")
     return Path(keys)
+
+
+def _known_keys(run: ServedRun, keys: Path | None) -> "KnownKeys | None":
+    """The silos' public keys, where sums are secure."""
+    if run.settings.secure is None:
+        return None
+    if keys is None:
+        raise UserError("secure=true needs the silos' keys: serve with --keys, not with --insecure")
+    return read_known_keys(keys)
 
 
 def _require_flower() -> None:

@@ -24,11 +24,14 @@ from idiolect.models import CATALOGUE as MODELS
 from idiolect.models import outline_model
 from idiolect.runs.config import RunConfig
 from idiolect.runs.setup import build_setting
-from idiolect.silo.checks import fraction, require_alike, require_finite, rounded, whole_number
+from idiolect.silo.checks import fraction, looks, require_finite, rounded, whole_number
 from idiolect.silo.limits import Limits
 from idiolect.silo.rehearsal import AgreedExchange, AgreedExchanges
 from idiolect.silo.schema import Schema
-from idiolect.silo.serve_settings import INCOMPLETE_WORK, agreed_config
+from idiolect.silo.secure.agreement import Credentials, evaluation_label, silo_sums, work_label
+from idiolect.silo.secure.metric_sums import entries, metric_numbers
+from idiolect.silo.secure.summands import numbers_of, own_weight
+from idiolect.silo.serve_settings import INCOMPLETE_WORK, SECURE, agreed_config
 from idiolect.silo.vault import Answered, Position, RunVault
 from idiolect.silo.wire import Packet, digest, pack, rebuild_object
 
@@ -47,6 +50,7 @@ class Engagement:
         weights: Params,
         *,
         shares_metrics: bool = True,
+        credentials: Credentials | None = None,
     ) -> None:
         shared = agreement["config"]
         limits.admit(shared)  # before anything that it names is imported
@@ -68,7 +72,9 @@ class Engagement:
         self.engine = Sequential(self.setting)
         self.measures = config.evaluation.measures(federation)
         limits.admit_batch(int(self.setting.batches.batch_sizes[self.ids]))
-        self.exchanges = AgreedExchanges(config, schema)
+        self.sums = silo_sums(vault.folder, shared.get(SECURE), clients, credentials)
+        model_bytes = tree.count_bits(self.setting.objective.initial_params()) // 8
+        self.exchanges = AgreedExchanges(config, schema, clients, model_bytes)
         for agreed in self.exchanges.of_first_round():
             self._require_shared(agreed.upload)
 
@@ -96,12 +102,25 @@ class Engagement:
         client, upload = self.engine.work(Assignment(exchange, down, client, cohort, position.round))
         require_finite((client, upload), "what came out of the local work")
         self._require_shared(upload)
-        sent = transport.send_up(upload)  # before the state is kept: it may be refused
+        # Before the state is kept: it may be refused.
+        if self.sums is None:
+            answer = pack({**echo(header), "steps": int(cohort.steps)}, {"upload": transport.send_up(upload)})
+        else:
+            label = work_label(self.vault.folder.name, *position)
+            keys = self.sums.begin(label, numbers_of(upload, own_weight(exchange, cohort)))
+            answer = pack({**echo(header), **keys})
         if not repeated:
             if is_first:
                 self.vault.keep_first(trees["first"])
             self.vault.keep(position, client, answered)
-        return pack({**echo(header), "steps": int(cohort.steps)}, {"upload": sent})
+        return answer
+
+    def add_up(self, packet: Packet) -> bytes:
+        """The answer to a stage of the secure sum that work or an evaluation began."""
+        if self.sums is None:
+            raise UserError("secure sums were not agreed in this run")
+        header, trees = self.sums.answer(packet)
+        return pack({**echo(packet.header), **header}, trees)
 
     def evaluate(self, packet: Packet) -> bytes:
         """The metrics of all models on validation and test rows; the models are kept here."""
@@ -125,6 +144,11 @@ class Engagement:
             for part, rows in parts.items()
             if len(rows.index) >= self.limits.metric_rows
         }
+        if self.sums is not None:
+            names = [metric.name for metric in self.measures.metrics]
+            numbers = metric_numbers(entries(method.kinds, names), shared, self.rows)
+            label = evaluation_label(self.vault.folder.name, done)
+            return pack({**echo(header), **self.sums.begin(label, numbers)})
         return pack(echo(header), {"metrics": shared} if shared else {})
 
     def _position(self, header: dict[str, Any]) -> Position:
@@ -256,7 +280,8 @@ def _part(trees: dict[str, Tree], name: str) -> Tree:
 
 
 def _require_usable(content: Tree, like: Tree, what: str) -> None:
-    require_alike(content, like, what)
+    if looks(content) != looks(like):
+        raise UserError(f"{what} has another structure, shape or type than the method has")
     require_finite(content, what)
 
 

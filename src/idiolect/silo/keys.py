@@ -5,6 +5,7 @@ DIR/coordinator/ca.pem              what silos check the server against
 DIR/coordinator/server.pem, .key    the server's certificate and key
 DIR/coordinator/silos/NAME.pub      the public keys that are admitted, by silo
 DIR/NAME/ca.pem, silo.key           what silo NAME gets, and nobody else
+DIR/NAME/silos/OTHER.pub            the public keys of all silos, by which they know each other in secure sums
 """
 
 import datetime
@@ -12,9 +13,13 @@ import ipaddress
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from idiolect.errors import UserError
+from idiolect.silo.secure.agreement import Credentials
+
+if TYPE_CHECKING:
+    from idiolect.secure.signing import KnownKeys
 
 # In the folder of keys, and in that of silos' states.
 _OWN_NAMES = (
@@ -27,6 +32,7 @@ _OWN_NAMES = (
     "audit.jsonl",
     "silos",
 )
+_PUBLIC = "silos"  # the folder of public keys
 VALID = datetime.timedelta(days=730)
 
 
@@ -53,7 +59,38 @@ def init_keys(folder: Path, host: str, silos: Sequence[str]) -> None:
         public = key.public_key().public_bytes(
             serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
         )
-        _write(folder / "coordinator" / "silos" / f"{name}.pub", public)
+        for reader in ("coordinator", *silos):
+            _write(folder / reader / _PUBLIC / f"{name}.pub", public)
+
+
+def read_credentials(folder: Path, name: str) -> Credentials:
+    """What a silo signs with, and knows the others by."""
+    from idiolect.secure.signing import Identity
+
+    serialization, ec = _cryptography()
+    key = serialization.load_ssh_private_key(_read(folder / "silo.key"), password=None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise UserError(f"{str(folder / 'silo.key')!r} is not a key that `idiolect silo init` made")
+    return Credentials(Identity(name, key), read_known_keys(folder))
+
+
+def read_known_keys(folder: Path) -> "KnownKeys":
+    """The public keys of all silos, of a silo's or the coordinator's folder."""
+    from idiolect.secure.signing import KnownKeys
+
+    serialization, ec = _cryptography()
+    keys = {}
+    for path in sorted((folder / _PUBLIC).glob("*.pub")):
+        keys[path.stem] = serialization.load_ssh_public_key(_read(path))
+        if not isinstance(keys[path.stem], ec.EllipticCurvePublicKey):
+            raise UserError(f"{str(path)!r} is not a key that `idiolect silo init` made")
+    return KnownKeys(keys)
+
+
+def _read(path: Path) -> bytes:
+    if not path.is_file():
+        raise UserError(f"--keys {path.parent} has no {path.name}; it must be a folder of `silo init`")
+    return path.read_bytes()
 
 
 def check_names(silos: Sequence[str]) -> None:

@@ -75,12 +75,14 @@ def end_properly_when_terminated() -> None:
     signal.signal(signal.SIGTERM, end)
 
 
-def free_port() -> int:
-    """A port on the loopback interface that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
-        return port
+def free_port(*taken: int) -> int:
+    """A port on the loopback interface that nobody uses now, and none that somebody is about to use."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind((LOOPBACK, 0))
+            port: int = probe.getsockname()[1]
+        if port not in taken:
+            return port
 
 
 def secret_file(folder: Path) -> Path:

@@ -25,10 +25,12 @@ from idiolect.errors import UserError
 from idiolect.participation.sampling import Uniform
 from idiolect.runs.config import RunConfig
 from idiolect.runs.setup import build_setting
+from idiolect.silo.checks import looks
 from idiolect.silo.schema import Schema
-from idiolect.silo.wire import signature
 
-_STAND_INS = 4  # exchanges do not depend on how many silos there are
+# As many as there are silos, since messages can depend on it, but servers that keep a model for each of
+# them must not take more memory than this; and exchanges do not depend on more than some.
+_MOST_STAND_INS, _MOST_BYTES = 64, 2**30
 _ROWS = 8  # of each of them
 
 
@@ -83,8 +85,9 @@ class AgreedExchange:
 class AgreedExchanges:
     """All exchanges that the agreed method has in the agreed rounds, played no further than is asked for."""
 
-    def __init__(self, config: RunConfig, schema: Schema) -> None:
-        rows = pd.DataFrame(_ROWS, index=range(_STAND_INS), columns=["train", "validation", "test"])
+    def __init__(self, config: RunConfig, schema: Schema, clients: int, model_bytes: int) -> None:
+        stand_ins = max(2, min(clients, _MOST_STAND_INS, _MOST_BYTES // max(model_bytes, 1)))
+        rows = pd.DataFrame(_ROWS, index=range(stand_ins), columns=["train", "validation", "test"])
         self.setting = build_setting(config, stand_in(schema.preprocessing, rows))
         self.rounds = config.pace.rounds
         self.most_in_a_round = 0
@@ -125,10 +128,10 @@ class AgreedExchanges:
 
     def require_usual(self, agreed: AgreedExchange, down: Message) -> None:
         """Refuse a message of an exchange that looks like none that the exchange has in any round."""
-        looks = signature(down)
-        while looks not in agreed.downs and self._play():
+        seen = looks(down)
+        while seen not in agreed.downs and self._play():
             pass
-        if looks not in agreed.downs:
+        if seen not in agreed.downs:
             raise UserError(
                 "the message of an exchange has another structure, shape or type than the method has"
             )
@@ -148,8 +151,8 @@ class AgreedExchanges:
                 self._known.append(known)
             times = sum(other.exchange == one.exchange for other in engine.carried_out)
             known.times = max(known.times, times)
-            if (looks := signature(one.down)) not in known.downs:
-                known.downs.append(looks)
+            if (seen := looks(one.down)) not in known.downs:
+                known.downs.append(seen)
         return True
 
 

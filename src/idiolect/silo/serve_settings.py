@@ -15,8 +15,17 @@ from idiolect.runs.settings import Settings, merge
 from idiolect.runs.setup import preparation_of
 from idiolect.silo.requests import Patience
 from idiolect.silo.schema import Schema, Search, read_schema
+from idiolect.silo.secure.agreement import SecureSettings
 
-_OWN = ("silos", "schema", "minimum_replies", "answer_seconds", "patience_seconds", "most_megabytes")
+_OWN = (
+    "silos",
+    "schema",
+    "secure",
+    "minimum_replies",
+    "answer_seconds",
+    "patience_seconds",
+    "most_megabytes",
+)
 # What decides the numbers at a silo; everything else stays with the coordinator.
 _SHARED = (
     "method",
@@ -34,6 +43,7 @@ _SHARED = (
 )
 # Whether silos may be asked for a part of their local work; who is, is the coordinator's plan.
 INCOMPLETE_WORK = "incomplete_work"
+SECURE = "secure"
 # Silos keep the models of the last evaluation, so by default that is what is reported.
 _FIXED: Settings = {
     "data": {"name": AT_SILOS},
@@ -51,8 +61,9 @@ class ServeSettings:
     config: RunConfig
     silos: tuple[str, ...]
     schema: Schema | Search  # a search until the silos have found a schema together
-    minimum_replies: int | None = None  # None: all who are asked
+    minimum_replies: int | None = None  # None: all who are asked, or with secure sums their threshold
     patience: Patience = field(default_factory=Patience)
+    secure: SecureSettings | None = None  # None: uploads are seen one by one
 
     @property
     def agreed_schema(self) -> Schema:
@@ -68,7 +79,8 @@ class ServeSettings:
 
     def minimum(self, asked: int) -> int:
         """How many usable replies an exchange needs."""
-        return asked if self.minimum_replies is None else min(asked, self.minimum_replies)
+        usual = asked if self.secure is None else self.secure.threshold
+        return min(asked, usual if self.minimum_replies is None else self.minimum_replies)
 
     def shared_config(self) -> dict[str, Any]:
         """The part of the configuration that silos agree to."""
@@ -81,6 +93,7 @@ class ServeSettings:
         return {key: plain[key] for key in _SHARED} | {
             "evaluation": {"metrics": list(metrics)},
             INCOMPLETE_WORK: not _completes_all_work(self.config.participation),
+            **({} if self.secure is None else {SECURE: self.secure.plain()}),
         }
 
 
@@ -146,7 +159,13 @@ def serve_settings(settings: Mapping[str, Any], folder: Path) -> ServeSettings:
         megabytes=float(own.get("most_megabytes", Patience.megabytes)),
     )
     schema = read_schema(own["schema"], folder, config.seed)
-    return ServeSettings(config, tuple(str(name) for name in silos), schema, minimum, patience)
+    secure = SecureSettings.read(own.get("secure"), len(silos))
+    if secure is not None and minimum is not None and minimum < secure.threshold:
+        raise UserError(
+            f"minimum_replies={minimum} is below secure.threshold={secure.threshold}: a sum over fewer is "
+            "never opened"
+        )
+    return ServeSettings(config, tuple(str(name) for name in silos), schema, minimum, patience, secure)
 
 
 def agreed_config(shared: Mapping[str, Any]) -> RunConfig:

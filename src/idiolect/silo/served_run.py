@@ -24,6 +24,7 @@ from idiolect.runs.decisions import Decision
 from idiolect.runs.folder import SCHEMA, RunFolder
 from idiolect.silo.requests import Patience
 from idiolect.silo.schema import Schema, schema_from_plain
+from idiolect.silo.secure.agreement import SecureSettings
 from idiolect.silo.serve_settings import ServeSettings
 from idiolect.silo.status import PHASES, RoundRecord, SiloStatus, Status, Warned
 from idiolect.store.files import read_json, read_parquet, write_bytes, write_json, write_parquet
@@ -53,6 +54,7 @@ class ServedRun:
             schema_from_plain(content["schema"]),
             content["minimum_replies"],
             Patience(**content["patience"]),
+            SecureSettings.read(content.get("secure"), len(content["silos"])),
         )
 
     @classmethod
@@ -69,6 +71,7 @@ class ServedRun:
             "minimum_replies": settings.minimum_replies,
             "patience": vars(settings.patience),
             "schema": settings.schema.plain(),
+            "secure": None if settings.secure is None else settings.secure.plain(),
         }
         further: dict[str, Any] = {_SILOS: content}
         if isinstance(settings.schema, Schema):

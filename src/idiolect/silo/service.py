@@ -7,6 +7,7 @@
 | hello     | how many rows it has, and whether it has a state of this run already                  |
 | work      | the upload of one exchange; the new state stays here                                  |
 | evaluate  | its metrics, if it shares them; its models stay here                                  |
+| sum       | its part in a secure sum of what was uploaded, if that was agreed                     |
 
 Whatever is outside of its limits is refused in one sentence, which the coordinator logs.
 """
@@ -29,6 +30,8 @@ from idiolect.silo.engagement import Engagement, echo
 from idiolect.silo.limits import Limits
 from idiolect.silo.plain_text import one_line
 from idiolect.silo.schema import Search
+from idiolect.silo.secure.agreement import Credentials
+from idiolect.silo.serve_settings import SECURE
 from idiolect.silo.table_problems import TableProblemsError
 from idiolect.silo.table_summary import summarise
 from idiolect.silo.vault import RunVault
@@ -54,6 +57,8 @@ class Silo:
         keep_rounds: int = 2,
         shares_metrics: bool = True,
         shares_summaries: bool = True,
+        credentials: Credentials | None = None,
+        requires_secure: bool = False,
     ) -> None:
         self.name = name
         self.table = table.drop(columns=list(ignore))
@@ -62,6 +67,8 @@ class Silo:
         self.keep_rounds = keep_rounds
         self.shares_metrics = shares_metrics
         self.shares_summaries = shares_summaries
+        self.credentials = credentials
+        self.requires_secure = requires_secure
         self.audit = AuditLog(folder)
         self.misfits = MisfitBudget(folder, limits.misfits)
         self._engagements: dict[str, Engagement] = {}
@@ -103,9 +110,11 @@ class Silo:
                 return self._engagement(header.get("run")).work(packet)
             case "evaluate":
                 return self._engagement(header.get("run")).evaluate(packet)
+            case "sum":
+                return self._engagement(header.get("run")).add_up(packet)
             case other:
                 raise UserError(
-                    f"a message asks for {other!r}; name, summary, hello, work and evaluate are known"
+                    f"a message asks for {other!r}; name, summary, hello, work, evaluate and sum are known"
                 )
 
     def _summary(self, header: dict[str, Any]) -> bytes:
@@ -134,6 +143,10 @@ class Silo:
         if weights:
             agreement["weights"] = fingerprint(weights)
         vault = self._vault(header.get("run"))
+        if self.requires_secure and not dict(agreement["config"] or {}).get(SECURE):
+            raise UserError(
+                "this silo takes part in runs with secure sums only (--require-secure); set secure: true"
+            )
         vault.require_same_agreement(agreement)
         if vault.agreement is None:
             self.limits.admit_another_run(len(list(self.folder.glob("*/run.json"))))
@@ -144,12 +157,14 @@ class Silo:
         self._engagements[vault.folder.name] = engagement
         rows = engagement.rows
         log.info(
-            "joined run %s: %s",
+            "joined run %s: %s; %s",
             vault.folder.name,
             ", ".join(f"{count} {part} rows" for part, count in rows.items()),
+            "uploads are seen one by one" if engagement.sums is None else engagement.sums.sentence,
         )
         known = vault.latest() is not None
-        return pack({**echo(header), "version": VERSION, "rows": rows, "known": known})
+        told = {"rows": rows} if engagement.sums is None else {}
+        return pack({**echo(header), "version": VERSION, **told, "known": known})
 
     def _require_own_name(self, header: dict[str, Any]) -> None:
         if header.get("name") != self.name:
@@ -167,8 +182,15 @@ class Silo:
         return self._engagements[run]
 
     def _engage(self, agreement: dict[str, Any], vault: RunVault, weights: Params) -> Engagement:
-        shares = self.shares_metrics
-        return Engagement(agreement, self.table, vault, self.limits, weights, shares_metrics=shares)
+        return Engagement(
+            agreement,
+            self.table,
+            vault,
+            self.limits,
+            weights,
+            shares_metrics=self.shares_metrics,
+            credentials=self.credentials,
+        )
 
     def _vault(self, run: Any) -> RunVault:
         if not isinstance(run, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", run) or run in OWN_FOLDERS:

@@ -1,7 +1,7 @@
 """The engine whose clients are silos: what a round asks of them, and what is made of their answers."""
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import torch
@@ -18,9 +18,15 @@ from idiolect.evaluation.metrics import COLUMNS, PARTS
 from idiolect.silo.monitor import Monitor
 from idiolect.silo.rehearsal import rehearsed_upload
 from idiolect.silo.requests import Expected, Link, Request, ask_all
+from idiolect.silo.secure.agreement import Occasion, evaluation_label, work_label
+from idiolect.silo.secure.metric_sums import entries
+from idiolect.silo.secure.summands import count_numbers, mean_of
 from idiolect.silo.served_run import ServedRun
 from idiolect.silo.wire import Packet, describe_object
 from idiolect.store.roster import Roster
+
+if TYPE_CHECKING:
+    from idiolect.silo.secure.coordinator_side import CoordinatorSums
 
 SharedMetrics = dict[tuple[str, str, str], float]  # by part of the data, kind of model and metric
 
@@ -35,11 +41,13 @@ class Silos:
         link: Link,
         run: ServedRun,
         monitor: Monitor,
+        sums: "CoordinatorSums | None" = None,
     ) -> None:
         self.setting = setting
         self.roster = roster
         self.link = link
         self.monitor = monitor
+        self.sums = sums  # None: uploads are seen one by one
         self.settings = run.settings
         self.run_name = run.name
         self.measures = run.settings.config.evaluation.measures(setting.federation)
@@ -69,6 +77,8 @@ class Silos:
         with self.monitor.asking("silos", what):
             answers = ask_all(self.link, requests, self.settings.patience, minimum)
         self.monitor.usable(answers)
+        if self.sums is not None:
+            return self._summed_securely(exchange, server, cohort, answers, traffic, what)
         uploads, arrived = [], torch.zeros_like(cohort.replied)
         for place, client_id in enumerate(cohort.ids.tolist()):
             name = self._name(client_id)
@@ -83,20 +93,64 @@ class Silos:
         heard = cohort.select(arrived)
         return Outcome(combine(exchange, server, uploads, heard), heard, traffic, cohort.ids)
 
+    def _summed_securely(
+        self,
+        exchange: Exchange,
+        server: ServerState,
+        cohort: Cohort,
+        keys: Mapping[str, Any],
+        traffic: Traffic,
+        what: str,
+    ) -> Outcome:
+        """What an exchange brought, of whose uploads only the weighted mean is known."""
+        assert self.sums is not None, "asked for"
+        if cohort.multiplicity is not None and not bool((cohort.multiplicity == 1).all()):
+            raise UserError(f"{self.setting.method.name} draws a silo twice, which secure sums cannot count")
+        names = [self._name(client_id) for client_id in cohort.ids.tolist()]
+        for client_id, name in zip(cohort.ids.tolist(), names, strict=True):
+            if name in keys:
+                self.roster.settled(client_id)
+        one = cohort.select(torch.tensor([0]))
+        down = exchange.down(server, one.ids)
+        down = tree.row(down, 0) if exchange.personal_down else down
+        like = self._expected(exchange, down, one).like
+        round_number, place = self._position
+        header = {"run": self.run_name, "round": round_number, "place": place}
+        occasion = Occasion(work_label(self.run_name, round_number, place), header, "silos", what)
+        replied = {name for name, arrives in zip(names, cohort.replied.tolist(), strict=True) if arrives}
+        minimum = self.settings.minimum(len(keys))
+        total = self.sums.collect(occasion, keys, count_numbers(like), replied, minimum)
+        arrived = torch.tensor([name in total.survivors for name in names])
+        bits = {"masked": torch.full((int(arrived.sum()),), 64 * count_numbers(like))}
+        traffic.record(traffic.up, arrived.nonzero()[:, 0], bits)
+        return Outcome(mean_of(total.numbers, like), cohort.select(arrived), traffic, cohort.ids)
+
     def evaluate(self, server: ServerState, ids: Tensor, round_number: int) -> pd.DataFrame:
         """The metrics of the silos that share them, in the form of a simulation's."""
-        requests = {}
+        requests: dict[str, Request[Any]] = {}
         for client_id in ids.tolist():
             first, method = self.first_state(client_id), self.setting.method
             brief = method.brief(server, torch.tensor([client_id]))
             brief = tree.row(brief, 0) if method.personal_brief else brief
             header = {"ask": "evaluate", "run": self.run_name, "round": round_number}
             trees = {"brief": brief} | ({} if first is None else {"first": first})
-            requests[self._name(client_id)] = Request(header, trees, self._read_metrics)
+            read = self._read_metrics if self.sums is None else self.sums.read_keys
+            requests[self._name(client_id)] = Request(header, trees, read)
         with self.monitor.asking("evaluation", f"evaluation after round {round_number}"):
             replies = ask_all(self.link, requests, self.settings.patience, 0)
         self.monitor.usable(replies)
+        if self.sums is not None:
+            self._sum_metrics(self.sums, replies, round_number)
+            replies = {}
         return _metrics_table(replies, [self._name(client_id) for client_id in ids.tolist()], round_number)
+
+    def _sum_metrics(self, sums: "CoordinatorSums", keys: Mapping[str, Any], round_number: int) -> None:
+        """Keep the metrics of all silos together, in a table of their own."""
+        names = [metric.name for metric in self.measures.metrics]
+        header = {"run": self.run_name, "round": round_number}
+        what = f"metrics after round {round_number}"
+        occasion = Occasion(evaluation_label(self.run_name, round_number), header, "evaluation", what)
+        sums.collect_metrics(occasion, keys, entries(self.setting.method.kinds, names), round_number)
 
     def first_state(self, client_id: int) -> ClientState | None:
         """The state to send to a silo that has none yet."""
@@ -127,6 +181,8 @@ class Silos:
         else:
             transport = self.setting.transport(exchange)
             trees = {"down": transport.send_down(server, down, one.ids[0], self._journals)}
+        if self.sums is not None:
+            return Request(header, trees, self.sums.read_keys)
         return Request(header, trees, expected.read, expected.modules)
 
     def _expected(self, exchange: Exchange, down: Message, one: Cohort) -> Expected:

@@ -108,7 +108,10 @@ def flower_link(
     names: tuple[str, ...], address: str, keys: Path | None, folder: Path, most_bytes: int
 ) -> Iterator[FlowerLink]:
     """A running SuperLink whose silos are reached at `address`; everything else stays on loopback."""
-    ports = {name: f"{LOOPBACK}:{free_port()}" for name in ("control", "appio")}
+    listening = int(address.rpartition(":")[2])
+    control_port = free_port(listening)
+    appio_port = free_port(listening, control_port)
+    ports = {"control": f"{LOOPBACK}:{control_port}", "appio": f"{LOOPBACK}:{appio_port}"}
     secret = secret_file(folder)
     arguments = _arguments(address, keys, ports, secret)
     with Child("flower-superlink", arguments, folder) as child:
