@@ -237,6 +237,15 @@ def test_an_outline_has_the_shapes_of_the_model_and_no_numbers(case):
     assert all(parameter.is_meta for parameter in outline.parameters())
 
 
+def test_several_have_an_outline_and_first_numbers_of_the_seed():
+    options = {"models": [{"name": "dnn", "hidden": 5}, {"name": "mlp", "hidden": [4, 5]}]}
+    model, again = (build_model("several", images(1, 28), seed=3, **options) for _ in range(2))
+    assert all(map(torch.equal, model.parameters(), again.parameters()))
+    outline = outline_model("several", images(1, 28), **options)
+    assert all(parameter.is_meta for parameter in outline.parameters())
+    assert [p.shape for p in outline.parameters()] == [p.shape for p in model.parameters()]
+
+
 def test_an_outline_takes_no_memory():
     enormous = outline_model("mlp", plane(), hidden=[10**6, 10**6])
     assert sum(parameter.numel() for parameter in enormous.parameters()) > 10**12

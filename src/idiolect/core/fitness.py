@@ -4,9 +4,10 @@ import torch
 
 from idiolect.core import tree
 from idiolect.core.fixed import trained_params
-from idiolect.core.inputs import shown_shapes
+from idiolect.core.inputs import as_arguments, shown_shapes
 from idiolect.core.modules import tensors_of
 from idiolect.core.objective import Batch, Objective
+from idiolect.core.several import Several
 from idiolect.errors import UserError
 
 
@@ -15,6 +16,7 @@ def refuse_unfit_model(objective: Objective, rows: Batch) -> None:
     kind = type(objective.module).__name__
     try:
         _refuse_side_effects(objective, rows)
+        _refuse_late_layers(objective, rows)
         objective.gradient(objective.initial_params(), rows)
     except UserError:
         raise
@@ -22,6 +24,25 @@ def refuse_unfit_model(objective: Objective, rows: Batch) -> None:
         shapes = f"inputs {shown_shapes(rows.inputs)} and targets {tuple(rows.targets.shape)}"
         reason = str(error).strip().split("\n")[0]
         raise UserError(f"the model {kind} cannot be trained on {shapes}: {reason}") from error
+
+
+def _refuse_late_layers(objective: Objective, rows: Batch) -> None:
+    """Refuse a model of several that does something after its last layer, which would be done before it."""
+    several = objective.module
+    if not isinstance(several, Several):
+        return
+    arguments, keywords = as_arguments(rows.inputs)
+    for number, head in enumerate(several.heads):
+        alone = several.alone(number).eval()
+        used = objective.with_architecture(torch.tensor(number, device=objective.device))
+        with torch.no_grad():
+            expected = alone(*arguments, **keywords)
+            outputs = used.predict(trained_params(several), rows.inputs)
+        if not torch.allclose(outputs, expected, equal_nan=True):
+            raise UserError(
+                f"the model {type(alone).__name__}, one of several, goes on after its last layer {head!r}; "
+                "let it end in it"
+            )
 
 
 def _refuse_side_effects(objective: Objective, batch: Batch) -> None:

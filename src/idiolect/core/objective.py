@@ -23,6 +23,7 @@ from idiolect.core.modules import (
 from idiolect.core.neighbours import Neighbours, answer
 from idiolect.core.normalisation import Moments, Statistics, names_of, norm_layers, split_off, statistics_of
 from idiolect.core.parts import require_names
+from idiolect.core.several import ARCHITECTURE, only_used
 from idiolect.core.task import Task
 from idiolect.core.training_mode import TrainingMode, found_row_axes
 from idiolect.core.tree import Params
@@ -87,6 +88,7 @@ class Objective:
         self.statistics = statistics_of(module, self.norms)
         self.draws_noise = True  # until a pass has shown that it does not
         self._row_axes: tuple[int | None, ...] | None = None
+        self._architecture: Tensor | None = None
         self._heard: Heard | None = None
         self._by_pass: Mapping[int, Statistics] = {}
         self._taken: Tensor | None = None
@@ -119,6 +121,12 @@ class Objective:
         """The same for a step that is only taken on a condition: else statistics stay as they are."""
         other = copy.copy(self)
         other._taken = taken
+        return other
+
+    def with_architecture(self, architecture: Tensor) -> Self:
+        """The same of a model of several architectures with another one of them."""
+        other = copy.copy(self)
+        other._architecture = architecture
         return other
 
     def rehearse(self, batch: Batch) -> TrainingMode:
@@ -185,7 +193,7 @@ class Objective:
 
     def penalty(self, params: Params) -> Tensor | float:
         """The l2 term."""
-        return 0.5 * self.weight_decay * tree.squared_norm(params) if self.weight_decay else 0.0
+        return 0.5 * self.weight_decay * tree.squared_norm(self._used(params)) if self.weight_decay else 0.0
 
     def loss(self, params: Params, batch: Batch) -> Tensor:
         """f(params; batch)."""
@@ -234,18 +242,27 @@ class Objective:
         slopes = self.data_gradient(params, batch, fixed=fixed, loss=loss)
         if self.weight_decay:
             # By hand: autograd would build the l2 term's graph anew in every step.
-            slopes = tree.map_tree(lambda g, w: g + self.weight_decay * w, slopes, params)
+            slopes = tree.map_tree(lambda g, w: g + self.weight_decay * w, slopes, self._used(params))
         return slopes if self.clip is None else _shortened(slopes, self.clip)
 
     def _outputs(self, params: Params, inputs: Inputs, statistics: Statistics) -> Tensor:
         """The model's outputs in the mode in which it is."""
+        if ARCHITECTURE in params and ARCHITECTURE not in self._names:  # a predictor that says which it has
+            others = {name: value for name, value in params.items() if name != ARCHITECTURE}
+            return self.with_architecture(params[ARCHITECTURE])._outputs(others, inputs, statistics)
         # For a parameter that is missing torch would take the module's own value.
         if params.keys() != self._names.keys():
             require_names(params, self._names, f"a predictor of the model {type(self.module).__name__}")
+        params = self._used(params)
         tied = {other: params[name] for other, name in self._further_names.items()}
         state = {**params, **tied, **statistics}
+        if self._architecture is not None:
+            state[ARCHITECTURE] = self._architecture
         arguments, keywords = as_arguments(inputs)
         return torch.as_tensor(functional_call(self.module, state, arguments, keywords, tie_weights=False))
+
+    def _used(self, params: Params) -> Params:
+        return params if self._architecture is None else only_used(params, self._architecture)
 
     def _trained(self, params: Params, batch: Batch, fixed: Params | None) -> Tensor:
         """The outputs in training."""

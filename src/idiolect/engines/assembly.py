@@ -9,6 +9,7 @@ from pydantic.dataclasses import dataclass
 from torch import nn
 
 from idiolect.codecs.choice import with_own_codec
+from idiolect.core.architectures import with_architectures
 from idiolect.core.around import innermost_method
 from idiolect.core.device import CPU
 from idiolect.core.fixed import training_only
@@ -88,7 +89,7 @@ def set_up(
     objective = Objective(module, federation.task, weight_decay, clip)
     method = observed(with_own_codec(method.for_model(module)))
     return Setting(
-        with_statistics(method, objective, statistics),
+        with_statistics(with_architectures(method, objective, statistics), objective, statistics),
         objective,
         federation,
         store or MemoryStore(len(federation), device),

@@ -63,6 +63,7 @@ class FedProto(core.Method, core.Exchange):
     stateful: ClassVar[bool] = True
     needs_classes: ClassVar[bool] = True
     sees_all_rows: ClassVar[bool] = True
+    models_may_differ: ClassVar[bool] = True
 
     learning_rate: core.Schedule = hyper(0.1, "step size", symbol="η", alias="lr", paper="0.01")
     pull: float = hyper(

@@ -42,6 +42,7 @@ class Local(core.Method, core.Exchange):
     kinds: ClassVar[tuple[core.PredictorKind, ...]] = ("personal",)
     judged_by: ClassVar[core.PredictorKind] = "personal"
     stateful: ClassVar[bool] = True
+    models_may_differ: ClassVar[bool] = True
 
     learning_rate: core.Schedule = hyper(0.1, "step size", symbol="η", alias="lr")
     local_steps: core.LocalWork = hyper(10, "local steps in a round", symbol="τ")

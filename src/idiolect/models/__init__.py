@@ -5,8 +5,9 @@ its own in one batched call. Initial parameters are a pure function of (seed, mo
 registered last, which makes it the part `head` of methods that divide a model.
 """
 
+from idiolect.core.several import Several
 from idiolect.models.adapters import add_adapters, merge_adapters
-from idiolect.models.catalogue import CATALOGUE, MODELS, build_model, outline_model
+from idiolect.models.catalogue import CATALOGUE, MODELS, build_model, one_of_several, outline_model, several
 from idiolect.models.dense import ElementwiseProduct, Linear, Perceptron, dnn, linear, mlp, quadratic
 from idiolect.models.images import Convolutional, LeNet, ResNet, cnn, cnn4, lenet, resnet
 from idiolect.models.sequences import GRU, Bag, CharLSTM, Transformer, bag, char_lstm, gru, transformer
@@ -23,6 +24,7 @@ __all__ = [
     "Linear",
     "Perceptron",
     "ResNet",
+    "Several",
     "Transformer",
     "add_adapters",
     "bag",
@@ -36,8 +38,10 @@ __all__ = [
     "linear",
     "merge_adapters",
     "mlp",
+    "one_of_several",
     "outline_model",
     "quadratic",
     "resnet",
+    "several",
     "transformer",
 ]

@@ -21,6 +21,7 @@ from idiolect.core import tree
 from idiolect.core.inputs import Inputs, row_shapes
 from idiolect.core.neighbours import Store
 from idiolect.core.objective import Predictor, in_precision
+from idiolect.core.several import Several, architecture_of
 from idiolect.core.task import Task
 from idiolect.data.federation import Federation, Rows
 from idiolect.data.preprocessing import Preprocessing
@@ -163,6 +164,7 @@ def export_client(
         "round": simulation.round,
         # Its weights are in the file beside, adapters merged.
         "model": without_preparation(config.model, MODELS.find(config.model["name"]))[0],
+        "architecture": _architecture(simulation, client),
         "dtype": config.dtype,
         "members": len(model.module.members) if isinstance(model.module, MixedModel) else 0,
         "stored_rows": isinstance(model.module, NeighbourModel),
@@ -179,6 +181,14 @@ def export_client(
     return target
 
 
+def _architecture(simulation: Simulation, client: str | None) -> int | None:
+    """Which of several models a client has; None where all have one."""
+    module = simulation.engine.setting.objective.module
+    if not isinstance(module, Several) or client is None:
+        return None
+    return architecture_of(client_number(client, simulation.federation.names), len(module.bodies))
+
+
 def load_model(path: str | Path) -> PersonalModel:
     """Read what `export_model` wrote."""
     folder = Path(path)
@@ -190,6 +200,8 @@ def load_model(path: str | Path) -> PersonalModel:
     task = Task.from_plain(card["task"])
     options = dict(card["model"])
     module = build_model(options.pop("name"), _stand_in(card, task), **options)
+    if isinstance(module, Several):
+        module = module.alone(card["architecture"])
     if card["members"]:
         members = [copy.deepcopy(module) for _ in range(card["members"])]
         module = MixedModel(members, torch.zeros(card["members"]))

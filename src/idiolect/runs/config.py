@@ -30,6 +30,7 @@ from idiolect.evaluation.summary import Choice
 from idiolect.methods.catalogue import CATALOGUE as METHODS
 from idiolect.methods.catalogue import find_method
 from idiolect.models import CATALOGUE as MODELS
+from idiolect.models import one_of_several, several
 from idiolect.models.preparation import OPTIONS as OF_EVERY_MODEL
 from idiolect.models.preparation import Preparation, without_preparation
 from idiolect.participation import Participation
@@ -373,7 +374,15 @@ def _checked_model(section: Section) -> Section:
     if not MODELS.is_own(name):
         options = check_arguments(factory, options, "model", given=("federation",))
         options = {key: list(v) if isinstance(v, tuple) else v for key, v in options.items()}
+    if factory is several:
+        options["models"] = [_checked_one(each) for each in options.get("models", ())]
     return {"name": MODELS.spelled(name), **options, **prepared}
+
+
+def _checked_one(section: Section) -> Section:
+    """One of several models."""
+    name, factory, options = one_of_several(section)
+    return {"name": name, **check_arguments(factory, options, "model.models", given=("federation",))}
 
 
 def _unmistakable(section: Section) -> Section:

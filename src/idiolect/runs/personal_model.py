@@ -12,6 +12,7 @@ from idiolect.core.inputs import Inputs, as_arguments, in_real_precision
 from idiolect.core.modules import tensors_of
 from idiolect.core.neighbours import Neighbours, Store, answer, filled
 from idiolect.core.objective import Mixture, Predictor, with_features
+from idiolect.core.several import Several
 from idiolect.core.task import Task
 from idiolect.core.tree import Params
 from idiolect.data.preprocessing import Preprocessing
@@ -145,10 +146,14 @@ class PersonalModel:
 
 
 def _with_params(module: nn.Module, params: Params) -> nn.Module:
-    """A copy of the module with these parameters; what is fixed it has already, and adapters are merged."""
+    """A copy of the module with these parameters; what is fixed it has already, and adapters are merged.
+
+    Of several architectures it is the one that the parameters are for.
+    """
     own = copy.deepcopy(module)
     with torch.no_grad():
         tensors = tensors_of(own)
         for name, value in params.items():
             tensors[name].copy_(value)
-    return merge_adapters(own)
+    own = merge_adapters(own)
+    return own.alone(int(own.architecture)) if isinstance(own, Several) else own

@@ -3,16 +3,19 @@
 Some clients, drawn by the run's seed, train together from the run's first model: a few rounds of FedAvg at
 each rate of a grid, from small to large, until a rate is clearly worse than a smaller one. The rate with the
 smallest loss of the shared model on these clients' training rows is taken, and halved: what a few rounds bear
-can be too much for many. Validation and test rows are not looked at.
+can be too much for many. Validation and test rows are not looked at. Where clients have different
+architectures, each is tried alone, and the smallest rate is taken.
 """
 
 import math
 
 import torch
+from torch import nn
 
 from idiolect.core import rng
 from idiolect.core.exchange import ClientState, Message, Site
 from idiolect.core.schedule import Constant
+from idiolect.core.several import Several
 from idiolect.data.federation import Federation
 from idiolect.engines.engine import Setting
 from idiolect.methods.fedavg import FedAvg
@@ -28,10 +31,18 @@ _WORSE = 1.1  # times the best loss: larger rates need not be tried
 
 def find_rate(setting: Setting) -> float:
     """The rate for plain steps on the clients' losses."""
+    module = setting.objective.module
+    if isinstance(module, Several):
+        return min(_rate_of(module.alone(number), setting) for number in range(len(module.bodies)))
+    return _rate_of(module, setting)
+
+
+def _rate_of(module: nn.Module, setting: Setting) -> float:
+    """The rate for a model that all clients share."""
     federation = _some_clients(setting.federation, setting.seed)
     best_rate, best_loss = RATES[0], math.inf
     for rate in RATES:
-        loss = _loss_after(rate, setting, federation)
+        loss = _loss_after(rate, module, setting, federation)
         if loss < best_loss:
             best_rate, best_loss = rate, loss
         elif not loss <= _WORSE * best_loss:
@@ -45,12 +56,12 @@ def _some_clients(federation: Federation, seed: int) -> Federation:
     return federation.subset(keys.argsort()[:CLIENTS].sort().values.tolist())
 
 
-def _loss_after(rate: float, setting: Setting, federation: Federation) -> float:
+def _loss_after(rate: float, module: nn.Module, setting: Setting, federation: Federation) -> float:
     """The mean training loss of the shared model after the rounds."""
     objective = setting.objective
     simulation = Simulation(
         FedAvg(learning_rate=Constant(rate), local_steps=LOCAL_STEPS),
-        objective.module,
+        module,
         federation,
         plan=Uniform(),
         seed=setting.seed,
