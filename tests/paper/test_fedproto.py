@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import idiolect
 from idiolect.core import Cohort, Task, tree
 from idiolect.errors import UserError
 from idiolect.methods.fedproto import FedProto
@@ -225,3 +226,11 @@ def test_models_without_a_linear_end_are_refused() -> None:
 class Mean(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x.mean(1)
+
+
+@pytest.mark.parametrize("method", ["fedproto", "fedpac"])
+@pytest.mark.parametrize("settings", [{"train": "body"}, {"model": {"adapter": {"rank": 2}}}])
+def test_prototypes_need_a_last_layer_that_is_trained(method, settings):
+    model = {"name": "mlp", "hidden": [4], **settings.get("model", {})}
+    with pytest.raises(UserError, match=f"method={method} trains the last layer of a model"):
+        idiolect.train(method, "vowels", model, rounds=1, train=settings.get("train"))

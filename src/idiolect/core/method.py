@@ -54,6 +54,7 @@ class Method(ABC):
     has_global_model: ClassVar[bool] = True  # whether the model of the kind global is the same for all
     part_choices: ClassVar[tuple[str, ...]] = ()  # hyper-parameters that choose a part of the model
     needs_classes: ClassVar[bool] = False  # whether it is for classification alone
+    trains_head: ClassVar[bool] = False  # whether it takes the model's last layer for one that is trained
     models_may_differ: ClassVar[bool] = False  # in architecture: whether it combines no parameters of clients
 
     def for_model(self, module: nn.Module) -> Self:

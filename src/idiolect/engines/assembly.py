@@ -15,6 +15,7 @@ from idiolect.core.device import CPU
 from idiolect.core.fixed import training_only
 from idiolect.core.hyper import STRICT
 from idiolect.core.method import Method
+from idiolect.core.modules import last_module
 from idiolect.core.objective import Objective, in_precision, seeded_module
 from idiolect.core.observed import observed
 from idiolect.core.parts import PartRule, Patterns
@@ -86,6 +87,7 @@ def set_up(
     federation = federation.to(dtype)
     module = in_precision(model, dtype) if isinstance(model, nn.Module) else seeded_module(model, seed, dtype)
     module = (module if train is None else training_only(module, train)).to(CPU)
+    _refuse_fixed_head(method, module)
     objective = Objective(module, federation.task, weight_decay, clip)
     method = observed(with_own_codec(method.for_model(module)))
     return Setting(
@@ -105,6 +107,16 @@ def _refuse_unfit_task(method: Method, task: Task) -> None:
         raise UserError(
             f"method={method.name} looks at the rows of each class, and the target is a number; "
             "take another method, or a target with classes"
+        )
+
+
+def _refuse_fixed_head(method: Method, module: nn.Module) -> None:
+    head = last_module(module)
+    is_whole = all(parameter.requires_grad for parameter in module.get_submodule(head).parameters())
+    if innermost_method(method).trains_head and not is_whole:
+        raise UserError(
+            f"method={method.name} trains the last layer of a model, {head!r}, which is fixed here or has an "
+            "adapter in its place; let `train` or model.adapter.layers leave it to the method"
         )
 
 

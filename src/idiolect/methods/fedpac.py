@@ -89,6 +89,7 @@ class FedPAC(core.Method, core.Exchange):
     gradients_per_step: ClassVar[int] = 2
     passes: ClassVar[dict[core.PredictorKind, tuple[int, ...]]] = {"localized": (0, 1), "personal": (0, 1)}
     needs_classes: ClassVar[bool] = True
+    trains_head: ClassVar[bool] = True
     sees_all_rows: ClassVar[bool] = True
     personal_down: ClassVar[bool] = True
     personal_brief: ClassVar[bool] = True

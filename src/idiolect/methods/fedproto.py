@@ -62,6 +62,7 @@ class FedProto(core.Method, core.Exchange):
     judged_by: ClassVar[core.PredictorKind] = "personal"
     stateful: ClassVar[bool] = True
     needs_classes: ClassVar[bool] = True
+    trains_head: ClassVar[bool] = True
     sees_all_rows: ClassVar[bool] = True
     models_may_differ: ClassVar[bool] = True
 
