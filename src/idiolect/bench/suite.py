@@ -2,6 +2,7 @@
 
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -245,7 +246,7 @@ def work_of_a_round(simulation: Simulation) -> Work:
     simulation.engine = Sequential(setting)
     with FlopCounterMode(display=False) as operations:
         simulation.advance()
-    return Work(counting.gradients / len(simulation.federation), operations.get_total_flops())
+    return Work(counting.counted["gradients"] / len(simulation.federation), operations.get_total_flops())
 
 
 class _CountingObjective(Objective):
@@ -253,11 +254,11 @@ class _CountingObjective(Objective):
 
     def __init__(self, objective: Objective) -> None:
         super().__init__(objective.module, objective.task, objective.weight_decay, objective.clip)
-        self.gradients = 0
+        self.counted: Counter[str] = Counter()  # the same one in copies of the objective
 
     def gradient(self, params: Params, batch: Batch, **options: Any) -> Params:
         """The gradient, counted."""
-        self.gradients += 1
+        self.counted["gradients"] += 1
         return super().gradient(params, batch, **options)
 
 

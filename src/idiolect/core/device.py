@@ -18,6 +18,7 @@ T = TypeVar("T")
 
 CPU = torch.device("cpu")
 AUTO = "auto"
+_CHOICES = "it must be cpu, cuda, cuda:0 (or another number), mps or auto"
 
 
 def to_device(tree: T, device: torch.device) -> T:
@@ -50,7 +51,7 @@ def finest(device: torch.device) -> torch.dtype:
 def _known(name: str) -> str:
     kind, colon, number = name.partition(":")
     if name not in (AUTO, "cpu", "cuda", "mps") and not (kind == "cuda" and colon and number.isdecimal()):
-        raise ValueError("it must be cpu, cuda, cuda:0 (or another number), mps or auto")
+        raise ValueError(_CHOICES)
     return name
 
 
@@ -63,7 +64,10 @@ def find_device(name: str) -> torch.device:
         return torch.device(next((kind for kind in ("cuda", "mps") if _why_missing(kind) is None), "cpu"))
     if (reason := _why_missing(name)) is not None:
         raise UserError(f"device={name} is not available: {reason}; use device=cpu, or auto for what is here")
-    return torch.device(name)
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise UserError(f"device={name} is not possible: {_CHOICES}") from error
 
 
 def _why_missing(name: str) -> str | None:

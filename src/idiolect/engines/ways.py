@@ -32,8 +32,7 @@ BUSY_CALL = 1_000_000
 # replayed very often: a recurrent network over 80 characters has 3,000.
 MOST_RECORDED_CALLS = 1_000
 # The same for one client at a time, where calls are busy and little is saved. Measured: recorded steps of a
-# CNN with 67 calls are a tenth faster, of a residual network with 139 equal, of ResNet-18 with 338 a quarter
-# slower.
+# CNN (67 calls) were a tenth faster, of a small ResNet (139) equal, of ResNet-18 (338) a quarter slower.
 MOST_RECORDED_ALONE = 200
 
 TRIED_CLIENTS = 8  # in a trial on a device

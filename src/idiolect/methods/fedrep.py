@@ -67,6 +67,7 @@ class FedRep(core.Method, core.Exchange):
     kinds: ClassVar[tuple[core.PredictorKind, ...]] = ("localized", "personal")
     judged_by: ClassVar[core.PredictorKind] = "personal"
     stateful: ClassVar[bool] = True
+    gradients_per_step: ClassVar[int] = 2  # one in each part, of which one is taken
     passes: ClassVar[dict[core.PredictorKind, tuple[int, ...]]] = {"localized": (0, 1), "personal": (0, 1)}
     relative_to: ClassVar[dict[str, str]] = {"shared": "shared"}
     part_choices: ClassVar[tuple[str, ...]] = ("personal",)

@@ -273,8 +273,14 @@ class RunFolder:
         """Let the run go on on another device, where clients are computed as suits that."""
         config = replace(self.config, device=str(find_device(device)))
         write_bytes(self.path / "config.yaml", config.to_yaml().encode())
-        write_json(self.path / "run.json", {**self.facts(), "way": None})
+        self.keep_way(None)
         self.log(f"goes on on {config.device}")
+
+    def keep_way(self, way: Way | None) -> None:
+        """Keep how clients are computed from now on."""
+        if way != self.way:
+            plain = None if way is None else way.plain()
+            write_json(self.path / "run.json", {**self.facts(), "way": plain})
 
     def restore(self, training: Training) -> None:
         """Put a fresh training into the last saved state, if there is one."""

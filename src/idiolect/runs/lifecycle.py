@@ -89,7 +89,9 @@ def continue_run(folder: RunFolder, watch: Watch = nobody) -> RunFolder:
             "start a new run in another folder"
         )
     folder.require_same_weights()
-    return _begin(folder, build_simulation(config, federation, folder.way), watch, newcomers)
+    simulation = build_simulation(config, federation, folder.way)
+    folder.keep_way(simulation.way)
+    return _begin(folder, simulation, watch, newcomers)
 
 
 def reported_simulation(folder: RunFolder, kind: str | None = None) -> Simulation:
