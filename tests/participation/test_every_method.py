@@ -14,6 +14,7 @@ from idiolect.core.tree import Tree
 from idiolect.methods.afl import AFL
 from idiolect.methods.agnostic_apfl import AgnosticAPFL
 from idiolect.methods.drfa import DRFA
+from idiolect.methods.fedbabu import FedBABU
 from idiolect.participation import ClientEntry, Participation
 from idiolect.simulation import EngineName, Simulation
 from idiolect.testing.problems import small_network, uneven_classification
@@ -90,8 +91,8 @@ def test_a_client_that_returns_finds_its_state_and_goes_on(method):
 
 
 def play_until_changed(simulation: Simulation, before: Tree) -> int:
-    """Play until client 4 has worked; PERM's clients have no state, and DRFA asks whom it likes."""
-    waits = bool(tree.leaves(before)) and not isinstance(simulation.method, DRFA | AgnosticAPFL)
+    """Play until client 4 has worked; PERM's and FedBABU's have no state, and DRFA asks whom it likes."""
+    waits = bool(tree.leaves(before)) and not isinstance(simulation.method, DRFA | AgnosticAPFL | FedBABU)
     for rounds in range(1, 4):
         simulation.advance()
         if not is_same(tree.row(simulation.clients(), 4), before):

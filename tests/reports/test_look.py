@@ -106,7 +106,7 @@ def test_figures_have_no_colours_of_their_own(evidence: Evidence, tmp_path: Path
 def test_every_method_has_a_look_of_its_own_whatever_it_is_compared_with() -> None:
     names = [method.name for method in METHODS]
     styles = method_styles([*names, "of-mine", "of-yours"])
-    assert len({(style.colour_name, style.mark) for style in styles.values()}) == len(names) + 2 == 26
+    assert len({(style.colour_name, style.mark) for style in styles.values()}) == len(names) + 2
     for few in (names[::-3], ["efl", "local", "apfl"], ["fedavg"]):
         assert method_styles(few) == {name: styles[name] for name in few}
     baselines = {styles["local"].colour_name, styles["fedavg"].colour_name}

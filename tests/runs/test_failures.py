@@ -152,8 +152,16 @@ def test_hints_are_a_tenth_of_the_rates_and_go_to_the_method_of_a_comparison() -
     assert smaller_rates(method, "pfedme") == ["pfedme.learning_rate=0.005", "pfedme.inner_rate=0.02"]
 
 
-@pytest.mark.parametrize("data", ["table", "vowels"])
-@pytest.mark.parametrize("kind", METHODS, ids=lambda kind: kind.name)
+# FedBABU's one layer of a linear model is its head, which is only trained to predict: nothing can diverge.
+DIVERGING = [
+    pytest.param(kind, data, id=f"{kind.name}-{data}")
+    for kind in METHODS
+    for data in ("table", "vowels")
+    if not (kind.needs_classes and data == "table") and (kind.name, data) != ("fedbabu", "vowels")
+]
+
+
+@pytest.mark.parametrize(("kind", "data"), DIVERGING)
 def test_no_method_ends_in_an_error_when_it_diverges(
     kind: type[core.Method], data: str, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from idiolect.core.task import Task
 from idiolect.data.federation import Federation, Rows
 from idiolect.errors import UserError
 from idiolect.methods._moreau import envelope_rates
+from idiolect.methods.catalogue import METHODS
 from idiolect.runs.config import AUTO, RunConfig, resolve
 from idiolect.runs.decisions import LINEAR_BATCH, LINEAR_ROUNDS, OTHER_BATCH, PATIENCE, decide
 from idiolect.runs.lifecycle import continue_run, find_run
@@ -155,7 +156,7 @@ def test_rates_follow_the_units_of_the_inputs() -> None:
     assert results[1.0] / results[1000.0] == pytest.approx(1e6, rel=1e-3)
 
 
-@pytest.mark.parametrize("name", [card["name"] for card in idiolect.list_methods()])
+@pytest.mark.parametrize("name", [kind.name for kind in METHODS if not kind.needs_classes])
 def test_no_method_diverges_at_its_defaults(name: str) -> None:
     """An unscaled, correlated regression with an outlier: every method ends better than it began."""
     federation = federation_of("regression", scale=30.0)

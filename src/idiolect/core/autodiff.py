@@ -1,7 +1,7 @@
 """The gradient of a function of a tree, inside and outside of torch's transforms."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -10,11 +10,30 @@ from torch.func import grad
 from torch.utils import _pytree as pytree
 
 T = TypeVar("T")
+M = TypeVar("M")
 
 
 def is_transformed() -> bool:
     """Whether values are not at hand: inside vmap, another gradient, or a recording."""
     return peek_interpreter_stack() is not None
+
+
+def gradient_and_more(function: Callable[[T], tuple[Tensor, M]], at: T) -> tuple[T, M]:
+    """The gradient of the first of a function's results, and the second: a tree with tensors in it."""
+    kept: list[Any] = []  # the leaves and the structure of the second, some of which are no tensors
+
+    def value(at: T) -> tuple[Tensor, list[Tensor]]:
+        result, more = function(at)
+        kept[:] = pytree.tree_flatten(more)
+        return result, [leaf for leaf in kept[0] if isinstance(leaf, Tensor)]
+
+    if not is_transformed():
+        slopes = gradient(lambda at: value(at)[0], at)
+        return slopes, pytree.tree_unflatten(*kept)
+    slopes, tensors = grad(value, has_aux=True)(at)
+    taken = iter(tensors)
+    leaves = [next(taken) if isinstance(leaf, Tensor) else leaf for leaf in kept[0]]
+    return slopes, pytree.tree_unflatten(leaves, kept[1])
 
 
 def gradient(function: Callable[[T], Tensor], at: T) -> T:

@@ -2,14 +2,14 @@
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from idiolect.core import rng, tree
-from idiolect.core.autodiff import gradient
+from idiolect.core.autodiff import gradient, gradient_and_more
 from idiolect.core.device import to_device
 from idiolect.core.fixed import fixed_params, trained_params
 from idiolect.core.inputs import Inputs, as_arguments
@@ -28,6 +28,8 @@ from idiolect.core.task import Task
 from idiolect.core.training_mode import TrainingMode, found_row_axes
 from idiolect.core.tree import Params
 from idiolect.errors import UserError
+
+T = TypeVar("T")
 
 
 class Batch(NamedTuple):
@@ -228,7 +230,23 @@ class Objective:
                 return self.training_loss(whole, batch, fixed)
             return loss(self.training_pass(whole, batch, fixed), batch)
 
-        return gradient(value, params)
+        return self.derivative(value, params)
+
+    def derivative(self, function: Callable[[T], Tensor], at: T) -> T:
+        """The gradient of a function in which this objective makes passes in training, as a tree like `at`.
+
+        What layers saw in these is taken out of torch's transform as a result of it: a recording does not
+        know tensors that leave it in any other way.
+        """
+        if self._heard is None or not tree.leaves(at):
+            return gradient(function, at)
+        heard, before = self._heard, len(self._heard)
+
+        def value(at: T) -> tuple[Tensor, list[list[Moments]]]:
+            return function(at), heard[before:]
+
+        slopes, heard[before:] = gradient_and_more(value, at)
+        return slopes
 
     def gradient(
         self, params: Params, batch: Batch, *, fixed: Params | None = None, loss: PassLoss | None = None

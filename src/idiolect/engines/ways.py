@@ -80,6 +80,9 @@ def choose_way(setting: Setting) -> Way:
     is_recorded = cost.calls <= (MOST_RECORDED_ALONE if clients == 1 else MOST_RECORDED_CALLS)
     if not is_recorded:
         reason += f"; recording {cost.calls:,} calls of torch does not pay"
+    elif clients == 1 and setting.objective.norms:
+        is_recorded = False
+        reason += "; a recording cannot take torch's own kernel for batch normalisation"
     return Way(clients, is_recorded, reason)
 
 

@@ -171,7 +171,7 @@ class APFL(core.Method, core.Exchange):
             mixed, mixture = tree.interpolate(at[0], w, at[1]), core.Mixture((at[0], w), (at[1], 1 - at[1]))
             return objective.training_loss(mixture, batch) + objective.penalty(mixed)
 
-        return core.gradient(mixed_loss, (v, alpha))
+        return objective.derivative(mixed_loss, (v, alpha))
 
 
 @dataclass(frozen=True, config=STRICT)
