@@ -87,8 +87,8 @@ def set_up(
     federation = federation.to(dtype)
     module = in_precision(model, dtype) if isinstance(model, nn.Module) else seeded_module(model, seed, dtype)
     module = (module if train is None else training_only(module, train)).to(CPU)
-    _refuse_fixed_head(method, module)
     objective = Objective(module, federation.task, weight_decay, clip)
+    _refuse_fixed_head(method, module)
     method = observed(with_own_codec(method.for_model(module)))
     return Setting(
         with_statistics(with_architectures(method, objective, statistics), objective, statistics),
