@@ -43,7 +43,7 @@ $(VENV)/.distributed: $(VENV)/.dev
 	@touch $@
 
 test-distributed: $(VENV)/.distributed ## Ray actors, and silos on Flower as processes of their own (minutes)
-	timeout 1800 $(BIN)/python -m pytest -m distributed tests/distributed $(PYTEST_ARGS)
+	timeout 2700 $(BIN)/python -m pytest -m distributed tests/distributed $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev ## Linters and type checks
 	$(BIN)/ruff check .
