@@ -1,8 +1,8 @@
 """Methods that go the way of another one through everything but their own equations.
 
-Contracts, engines and transcriptions take every method in `make test`. Crosses of methods with commands,
-plans and devices take one of each family there, and all of them in `make test-slow`; whoever is not named
-here, as a new method, is its own family.
+Engines, devices, facts, codecs and transcriptions take every method in `make test`. The contract of methods,
+and crosses of methods with commands, newcomers, divergence and plans take one of each family there, and all
+of them in `make test-slow`; whoever is not named here, as a new method, is its own family.
 """
 
 from typing import Any
@@ -37,10 +37,12 @@ assert {*LIKE, *LIKE.values()} <= {method.name for method in METHODS}
 BY_FAMILY: tuple[type[Method], ...] = tuple(sorted(METHODS, key=lambda method: method.name in LIKE))
 
 
+def of_family(name: str) -> Any:
+    """The marks of a case of a method: `slow` for all but one of each family."""
+    return pytest.mark.slow if name in LIKE else ()
+
+
 def each_family(argument: str, *, methods: tuple[type[Method], ...] = BY_FAMILY) -> Any:
     """A mark for tests of every method, of which one of each family is often run."""
-    cases = [
-        pytest.param(method, marks=pytest.mark.slow if method.name in LIKE else (), id=method.name)
-        for method in methods
-    ]
+    cases = [pytest.param(method, marks=of_family(method.name), id=method.name) for method in methods]
     return pytest.mark.parametrize(argument, cases)

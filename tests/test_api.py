@@ -42,6 +42,12 @@ FUNCTIONS = {
     "silo choose": idiolect.silo_choose,
     "silo audit": idiolect.silo_audit,
     "silo back": idiolect.silo_back,
+    "silo add": idiolect.silo_add,
+    "silo renew": idiolect.silo_renew,
+    "silo revoke": idiolect.silo_revoke,
+    "silo keys": idiolect.silo_keys,
+    "silo health": idiolect.silo_health,
+    "silo ledger": idiolect.silo_ledger,
 }
 # What only concerns what is printed, and second names: `predict --data` is TABLE, `--data-dir` a setting.
 ONLY_ON_THE_COMMAND_LINE = {"json", "clients", "picture", "port", "help", "everything", "listed", "text"}

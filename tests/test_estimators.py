@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+import warnings
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pandas as pd
 import pytest
 import sklearn
 import torch
+from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
@@ -293,3 +295,32 @@ def test_scikit_learn_is_asked_for_where_it_is_missing_and_loaded_only_when_need
 
 def _named(rows: np.ndarray) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["x0", "x1", "x2"])
+
+
+def test_privacy_is_said_in_the_words_of_a_run_and_its_cost_is_told() -> None:
+    def fitted(settings: dict[str, Any] | None = None) -> FederatedClassifier:
+        return FederatedClassifier(
+            "fedavg", rounds=3, privacy={"unit": "row", "epsilon": 2.0}, settings=settings
+        ).fit(X, CLASSES, groups=SITES)
+
+    private = fitted({"batch_size": "all", "local_steps": 2})
+    assert private.privacy_["unit"] == "row"
+    assert 1.9 < private.privacy_["epsilon"] <= 2.0
+    # Six releases without sampling: Rényi's bound, and the exact ε of one release of less noise below it.
+    noise = private.privacy_["noise"]
+    assert get_epsilon_gaussian(noise / 6**0.5, 0.99e-5) < private.privacy_["epsilon"]
+    again = pickle.loads(pickle.dumps(private))
+    assert again.privacy_ == private.privacy_
+    assert clone(private).privacy == {"unit": "row", "epsilon": 2.0}
+    assert FederatedClassifier("fedavg", rounds=3).fit(X, CLASSES, groups=SITES).privacy_ is None
+    with pytest.raises(UserError, match="settings holds privacy, which is said by privacy"):
+        fitted({"privacy.noise": 1.0})
+    with pytest.raises(UserError, match=r"privacy.unit=person is not possible: it must be row or silo"):
+        FederatedRegressor(privacy={"unit": "person", "epsilon": 1}).fit(X, NUMBERS, groups=SITES)
+
+
+def test_spending_privacy_is_no_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "still improving|untrained")
+        FederatedRegressor("fedavg", rounds=2, privacy={"unit": "row", "noise": 1.0}).fit(X, NUMBERS, SITES)

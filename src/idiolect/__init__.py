@@ -38,7 +38,19 @@ if TYPE_CHECKING:
     from idiolect.runs.personal_model import PersonalModel
     from idiolect.runs.personalization import Newcomers
     from idiolect.silo.choosing import silo_choose
-    from idiolect.silo.deployment import join, serve, silo_audit, silo_back, silo_init
+    from idiolect.silo.deployment import (
+        join,
+        serve,
+        silo_add,
+        silo_audit,
+        silo_back,
+        silo_init,
+        silo_keys,
+        silo_ledger,
+        silo_renew,
+        silo_revoke,
+    )
+    from idiolect.silo.health import silo_health
     from idiolect.simulation import Simulation
     from idiolect.tuning.tuning import Tuning
 
@@ -81,10 +93,16 @@ __all__ = [
     "run",
     "serve",
     "show",
+    "silo_add",
     "silo_audit",
     "silo_back",
     "silo_choose",
+    "silo_health",
     "silo_init",
+    "silo_keys",
+    "silo_ledger",
+    "silo_renew",
+    "silo_revoke",
     "train",
     "tune",
 ]
@@ -124,7 +142,19 @@ _HOMES = {
     "runs.personal_model": ("PersonalModel",),
     "runs.personalization": ("Newcomers",),
     "silo.choosing": ("silo_choose",),
-    "silo.deployment": ("join", "serve", "silo_audit", "silo_back", "silo_init"),
+    "silo.deployment": (
+        "join",
+        "serve",
+        "silo_add",
+        "silo_audit",
+        "silo_back",
+        "silo_init",
+        "silo_keys",
+        "silo_ledger",
+        "silo_renew",
+        "silo_revoke",
+    ),
+    "silo.health": ("silo_health",),
     "simulation": ("Simulation",),
     "tuning.tuning": ("Tuning",),
 }

@@ -43,10 +43,11 @@ from idiolect.runs.comparison import (
 from idiolect.runs.config import resolve
 from idiolect.runs.decisions import decide
 from idiolect.runs.folder import RunFolder
-from idiolect.runs.lifecycle import Watch, continue_run, nobody, start_or_continue
+from idiolect.runs.lifecycle import Watch, continue_run, nobody, refuse_newcomers, start_or_continue
 from idiolect.runs.personal_model import PersonalModel
 from idiolect.runs.personalization import Newcomers
 from idiolect.runs.personalization import personalize as give_models
+from idiolect.runs.privacy import ledger_of
 from idiolect.runs.programs import export_program
 from idiolect.runs.reported import CHOSEN
 from idiolect.runs.rounds import play_rounds
@@ -92,10 +93,13 @@ def train(
     federation, newcomers = load_parties(config)
     config, _ = decide(config, federation)
     simulation = build_simulation(config, federation)
+    if newcomers is not None:
+        refuse_newcomers(config, simulation, newcomers)
     measures = config.evaluation.measures(federation)
     memory = Memory()
     choose = config.evaluation.choose
-    broke_off = play_rounds(simulation, config.pace, measures, memory, choice=choose)
+    ledger = ledger_of(simulation, config.privacy, memory.table("privacy"))
+    broke_off = play_rounds(simulation, config.pace, measures, memory, choice=choose, ledger=ledger)
     return Result(simulation, memory, measures, choose, broke_off, newcomers, config.newcomers.steps)
 
 

@@ -16,7 +16,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -120,17 +120,28 @@ class Catalogue(Generic[T]):
         return (further | spellings).get(_plain(name))
 
     def _installed_names(self) -> list[str]:
-        names = {entry.name for entry in entry_points(group=self.group)}
+        names = {entry.name for entry in _installed(self.group)}
         return sorted(name for name in names if self.is_own(name))
 
     def _entry_point(self, name: str) -> EntryPoint | None:
-        found = {e.value: e for e in entry_points(group=self.group) if _plain(e.name) == _plain(name)}
+        found = {e.value: e for e in _installed(self.group) if _plain(e.name) == _plain(name)}
         if len(found) > 1:
             raise UserError(
                 f"{self.word}={name!r} is declared by more than one installed package; "
                 f"say which one is meant: {' or '.join(sorted(found))}"
             )
         return next(iter(found.values()), None)
+
+
+def _installed(group: str) -> tuple[EntryPoint, ...]:
+    """What installed packages declare."""
+    return _installed_on(tuple(sys.path), group)
+
+
+@lru_cache(maxsize=64)
+def _installed_on(path: tuple[str, ...], group: str) -> tuple[EntryPoint, ...]:
+    """The same of the packages on a path: their files are read once."""
+    return tuple(entry_points(group=group))
 
 
 def chosen(choice: str | dict[str, Any]) -> tuple[str, dict[str, Any]]:

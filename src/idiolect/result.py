@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pandas as pd
 import torch
@@ -14,9 +15,11 @@ from idiolect.evaluation.summary import Choice, client_values
 from idiolect.runs.client_model import ClientModels
 from idiolect.runs.folder import client_table
 from idiolect.runs.newcomers import COLUMNS as NEWCOMER_COLUMNS
-from idiolect.runs.newcomers import meet_newcomers
-from idiolect.runs.notes import run_notes
+from idiolect.runs.newcomers import meet_newcomers, most_of_newcomers
+from idiolect.runs.notes import run_notes, training_notes
+from idiolect.runs.privacy import privacy_of, spent_in_all
 from idiolect.runs.records import TABLES, TableName, join
+from idiolect.runs.rounds import Ending
 from idiolect.runs.run_summary import summarise_run, thresholds_of
 from idiolect.simulation import Simulation
 
@@ -34,7 +37,7 @@ class Result(ClientModels):
         memory: "Memory",
         measures: Measures,
         choose: Choice,
-        broke_off: str | None = None,
+        broke_off: Ending | None = None,
         newcomers: Federation | None = None,
         newcomer_steps: LocalWork | None = None,
     ) -> None:
@@ -44,11 +47,14 @@ class Result(ClientModels):
         self.traffic = memory.table("traffic")
         self.diagnostics = memory.table("diagnostics")
         self.timing = memory.timing()
+        self.privacy = memory.table("privacy")  # the ledger of a private training
         clients = client_table(simulation.federation).set_index("client")
         task = simulation.federation.task
         self._summary = summarise_run(
             self.metrics, clients, self.rounds, task, measures, simulation.method, choose, broke_off
         )
+        if (privacy := privacy_of(simulation.method)) is not None:
+            self._summary["privacy"] = spent_in_all(privacy, self.privacy)
         self.thresholds = thresholds_of(self._summary)
         self._memory = memory
         self._stands_at = -1  # a training that broke off is in the middle of a round
@@ -57,12 +63,21 @@ class Result(ClientModels):
             self.newcomers = meet_newcomers(
                 simulation, newcomers, newcomer_steps, self._summary, measures, self._stand_at
             )
+            if privacy is not None:
+                self._summary["privacy"]["newcomers_epsilon"] = most_of_newcomers(
+                    simulation, newcomers, newcomer_steps, self._summary
+                )
         self._go_to(None)
 
     @property
     def summary(self) -> pd.DataFrame:
         """The reported numbers, a row for each model kind; and who failed or diverged."""
         return pd.DataFrame.from_dict(self._summary["kinds"], orient="index")
+
+    @property
+    def spent(self) -> dict[str, Any] | None:
+        """What the privacy of a private training has cost, in the words of a run's summary."""
+        return self._summary.get("privacy")
 
     @property
     def ended(self) -> str | None:
@@ -72,8 +87,13 @@ class Result(ClientModels):
 
     @property
     def notes(self) -> list[str]:
-        """What is to be known about the numbers: who diverged, what is untrained, what still improves."""
+        """What is to be known about the numbers: who diverged, what still improves, what privacy is spent."""
         return run_notes(self._summary, self.simulation.method)
+
+    @property
+    def training_notes(self) -> list[str]:
+        """Those of them that are a reason to train again in another way."""
+        return training_notes(self._summary, self.simulation.method)
 
     @property
     def metric(self) -> str:

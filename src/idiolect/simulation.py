@@ -16,13 +16,14 @@ from idiolect.core.method import Method, PredictorKind
 from idiolect.core.objective import Predictor
 from idiolect.core.parts import PartRule, Patterns
 from idiolect.core.statistics import Variant
-from idiolect.data.federation import Federation, Rows
+from idiolect.data.federation import Federation, Rows, fingerprint
 from idiolect.engines.assembly import EngineName, HereEngine, RayEngineChoice, build_engine, set_up
 from idiolect.engines.engine import LocalEngine, Look, Setting
 from idiolect.engines.round import PlayedRound, play_round
 from idiolect.engines.ways import Way
 from idiolect.evaluation.metrics import Measures, evaluate
 from idiolect.participation.sampling import Plan, Uniform
+from idiolect.privacy.row_private import row_privacy_of
 from idiolect.store.store import Store
 
 __all__ = ["EngineName", "Simulation"]
@@ -30,6 +31,8 @@ __all__ = ["EngineName", "Simulation"]
 
 class Simulation:
     """All that changes in a run is `server`, `round` and the client states in the store."""
+
+    knows_rows = True
 
     def __init__(
         self,
@@ -175,10 +178,14 @@ class Simulation:
     ) -> "Simulation":
         """Another method on other clients, before its first round; first model, seed and engine are these.
 
+        Where rows are hidden, so are theirs.
+
         They are few, and computed in this process: where Ray's workers have all processors, others would wait
         for these for ever.
         """
         setting, choice = self.engine.setting, self._engine_choice
+        if (private := row_privacy_of(self.method)) is not None:
+            method = private.for_others(method, fingerprint(federation))
         if isinstance(choice, RayEngineChoice):
             choice = HereEngine(optimise=choice.optimise)
         return Simulation(

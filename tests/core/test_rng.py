@@ -33,6 +33,11 @@ def test_permute_is_a_bijection(size: int, state: int) -> None:
     assert sorted(image.tolist()) == list(range(size))
 
 
+def test_a_key_for_all_positions_is_that_key_for_each_of_them() -> None:
+    positions, size, state = torch.arange(50), torch.tensor(50), rng.key(4, "shared")
+    assert torch.equal(rng.permute(positions, size, state), rng.permute(positions, size, state.expand(50)))
+
+
 @pytest.mark.parametrize(
     "permute",
     [

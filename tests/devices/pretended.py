@@ -13,7 +13,7 @@ computed as always. What crosses back to it gets some values there, the same eac
 
 import ctypes
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._functorch import eager_transforms
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.overrides import TorchFunctionMode
@@ -29,11 +29,19 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from idiolect.core import autodiff
+from idiolect.core.device import find_device
 from idiolect.core.exchange import Site
+from idiolect.core.method import Method
+from idiolect.data.federation import Federation
+from idiolect.engines.assembly import EngineName, set_up
+from idiolect.engines.ways import Way
+from idiolect.participation.sampling import Uniform
+from idiolect.simulation import Simulation
 
 Pretended = Literal["cuda", "meta"]
 DEVICES: tuple[Pretended, ...] = ("cuda", "meta")
 FREE_BYTES = 2**30
+ALL_AT_ONCE = Way(1024, is_recorded=False)
 FACTORIES = {
     getattr(torch, name)
     for name in (
@@ -58,7 +66,7 @@ class _Routing(TorchDispatchMode):
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        tensors = _tensors_among((*args, *kwargs.values()))
         devices = {tensor.device.type for tensor in tensors}
         asked = kwargs.get("device")
         target = None if asked is None else torch.device(asked).type
@@ -67,7 +75,7 @@ class _Routing(TorchDispatchMode):
         if len(devices) > 1 and not _is_of_a_number(operation, tensors):
             raise CrossingError(f"{operation} of tensors on {' and '.join(sorted(devices))}")
         if devices | {target} <= {"cpu", None}:
-            with unset_fake_temporarily():
+            with torch._C._DisableTorchDispatch():  # below this mode there is the pretended GPU alone
                 return operation(*args, **kwargs)
         return operation(*self._faked(args), **kwargs)
 
@@ -89,6 +97,17 @@ class _Routing(TorchDispatchMode):
         return pytree.tree_map_only(
             Tensor, lambda leaf: leaf if isinstance(leaf, FakeTensor) else fake.from_tensor(leaf), args
         )
+
+
+def _tensors_among(arguments: Iterable[Any]) -> list[Tensor]:
+    """The tensors of an operation, which come as they are or in lists; trees would take half of the time."""
+    found = []
+    for each in arguments:
+        if isinstance(each, Tensor):
+            found.append(each)
+        elif isinstance(each, (list, tuple)):
+            found += [leaf for leaf in each if isinstance(leaf, Tensor)]
+    return found
 
 
 def _is_of_a_number(operation: Any, tensors: list[Tensor]) -> bool:
@@ -191,6 +210,22 @@ def _zero_gradients(function: Any, argnums: Any, has_aux: bool, args: Any, kwarg
     at = args[argnums] if isinstance(argnums, int) else tuple(args[place] for place in argnums)
     zeros = pytree.tree_map(torch.zeros_like, at)
     return (zeros, value[1]) if has_aux else zeros
+
+
+def simulated(
+    method: Method,
+    model: Callable[[], nn.Module] | nn.Module,
+    federation: Federation,
+    device: torch.device | str,
+    *,
+    engine: EngineName = "vectorised",
+    way: Way | None = ALL_AT_ONCE,
+    **options: Any,
+) -> Simulation:
+    """A simulation on a device. Its way is given: a trial takes long, and its times mean nothing."""
+    defaults: dict[str, Any] = {"seed": 0, "batch_size": 4, "weight_decay": 0.0, "dtype": torch.float32}
+    setting = set_up(method, model, federation, device=find_device(str(device)), **(defaults | options))
+    return Simulation.of(setting, Uniform(), engine, way)
 
 
 def is_on(device: str, tree: Any) -> bool:

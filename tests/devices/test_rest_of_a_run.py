@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from devices.pretended import DEVICES, Pretended, is_on, pretended
+from devices.pretended import DEVICES, Pretended, is_on, pretended, simulated
 from idiolect.codecs import NAMES
 from idiolect.codecs.choice import CodecConfig
 from idiolect.codecs.sparse import SparseTernary, _LargestEntries, sorted_out
@@ -17,7 +17,6 @@ from idiolect.core.device import find_device, to_device
 from idiolect.core.method import Method
 from idiolect.core.task import Task
 from idiolect.data.federation import Federation, Rows
-from idiolect.engines.assembly import HereEngine
 from idiolect.engines.chunks import most_at_once
 from idiolect.engines.ways import Way
 from idiolect.errors import UserError
@@ -41,8 +40,7 @@ def simulate(
 ) -> Simulation:
     method = method or Ditto(local_steps=1)
     federation = options.pop("federation", None) or uneven_classification(3)
-    engine = options.pop("engine", HereEngine(optimise=False))
-    return Simulation(method, model, federation, batch_size=4, device=where, engine=engine, **options)
+    return simulated(method, model, federation, where, **options)
 
 
 # States
@@ -152,7 +150,10 @@ def test_every_metric(kind: Any, device: Pretended, monkeypatch: pytest.MonkeyPa
     metrics = [metric.name for metric in BUILT_IN if metric.applies_to(federation.task)]
     measures = measures_of(federation.task, metrics)
     with pretended(device, monkeypatch) as where:
-        simulation = simulate(where, FedAvg(local_steps=1), nn.Linear(4, outputs), federation=federation)
+        model = nn.Linear(4, outputs)
+        # One by one: class weights are made in the loss, and torch.func.grad takes no meta tensor that is.
+        way = Way(1, is_recorded=False)
+        simulation = simulate(where, FedAvg(local_steps=1), model, federation=federation, way=way)
         found = simulation.play(1).evaluate(measures)
     assert set(found.metric) == set(metrics)
     assert found.value.dtype == "float64"
@@ -190,7 +191,7 @@ def test_models(model: str, device: Pretended, monkeypatch: pytest.MonkeyPatch) 
     if "uses a layer twice" in model:
         device = "meta"  # torch cannot put fake parameters into a module that is there twice
     with pretended(device, monkeypatch) as where:
-        simulation = simulate(where, FedAvg(local_steps=2), ZOO[model]).play(2)
+        simulation = simulate(where, FedAvg(local_steps=2), ZOO[model], way=None).play(2)
         assert simulation.engine.setting.objective.device.type == device
         assert len(simulation.evaluate())
 
@@ -199,10 +200,9 @@ def test_models(model: str, device: Pretended, monkeypatch: pytest.MonkeyPatch) 
 def test_statistics_of_normalisation_and_noise(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     method = next(method for method in METHODS if method.name == name)
     with pretended("meta", monkeypatch) as where:
-        for engine in (HereEngine("sequential"), HereEngine()):
-            simulation = simulate(
-                where, method(local_steps=1), ZOO["a network with batch norm and dropout"], engine=engine
-            ).play(2)
+        model = ZOO["a network with batch norm and dropout"]
+        for path in ({"engine": "sequential"}, {"way": Way(3, is_recorded=True)}):
+            simulation = simulate(where, method(local_steps=1), model, **path).play(2)
             assert is_on("cpu", simulation.server)
             assert len(simulation.evaluate())
 
@@ -235,13 +235,13 @@ def test_a_model_that_leaves_a_tensor_behind_is_refused(monkeypatch: pytest.Monk
 
 def test_on_a_device_a_trial_decides_and_memory_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     with pretended("cuda", monkeypatch) as where:
-        simulation = simulate(where)
+        simulation = simulate(where, way=None)
         assert simulation.way is not None
         assert "in a trial on cuda:0" in simulation.way.reason
         for seconds, clients in (([1.0, 2.0], 1024), ([2.0, 1.0], 1)):
             taken = iter(seconds)
             monkeypatch.setattr("idiolect.engines.ways.least_seconds", lambda *_, taken=taken: next(taken))
-            assert simulate(where).way == Way(clients, is_recorded=True)
+            assert simulate(where, way=None).way == Way(clients, is_recorded=True)
         module, model_bytes = nn.Linear(1000, 1000, bias=False), 4_000_000
         monkeypatch.setattr("idiolect.engines.chunks.free_bytes", lambda device: 4 * 10 * 10 * model_bytes)
         assert most_at_once(module, 2 * model_bytes, where) == 10

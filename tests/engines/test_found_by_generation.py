@@ -126,6 +126,40 @@ def test_a_layer_that_remembers_something_from_call_to_call_is_refused() -> None
         Simulation(FedAvg(), module, federation((6,), codes=False))
 
 
+class Counting(nn.Module):
+    """A linear map that grows with the number of calls, of which no tensor tells."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.output = nn.Linear(6, 4)
+        nn.init.zeros_(self.output.weight)
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[rows, 6] -> [rows, 4]."""
+        self.calls += self.training
+        return self.output(x) * (1 + 0.01 * self.calls)
+
+
+def test_a_model_that_counts_its_calls_is_refused() -> None:
+    """Engines make different numbers of them, and gave different numbers in silence."""
+    with pytest.raises(UserError, match="other outputs when it is called once more"):
+        Simulation(FedAvg(), Counting(), federation((6,), codes=False))
+
+
+@pytest.mark.parametrize("outputs", [lambda x: {"logits": x}, lambda x: (x, x)], ids=["dict", "tuple"])
+def test_a_model_that_gives_no_tensor_is_told_what_to_give(outputs: Any) -> None:
+    module = nn.Sequential(nn.Linear(6, 4), Function(outputs))
+    with pytest.raises(UserError, match="has to give one tensor of outputs"):
+        Simulation(FedAvg(), module, federation((6,), codes=False))
+
+
+def test_codes_that_came_as_real_numbers_are_told_how_to_come() -> None:
+    module = nn.Sequential(nn.Embedding(4, 3), nn.Flatten(), nn.Linear(15, 4))
+    with pytest.raises(UserError, match=r"a dict or a tuple of arrays: `\(codes,\)`"):
+        Simulation(FedAvg(), module, federation((5,), codes=False))
+
+
 def test_a_layer_that_torch_func_cannot_differentiate_is_run_client_by_client() -> None:
     module = nn.Sequential(nn.Conv2d(2, 2, 1), nn.CrossMapLRN2d(3), nn.Flatten(), nn.Linear(72, 4))
     data = federation((2, 6, 6), codes=False)
@@ -162,3 +196,9 @@ def test_a_layer_that_is_given_a_parameter_can_be_counted(block: str) -> None:
     """Whoever counts operations may not hang hooks on what modules are given."""
     trial = Trial(Network((Piece(f"features: {block}"),)), FedAvg(local_steps=2))
     Vectorised(trial.simulation().engine.setting)
+
+
+@pytest.mark.parametrize("block", ["images: BatchNorm_between", "images: InstanceNorm_tracked"])
+def test_the_weights_of_a_client_alone_are_one_for_each_row(block: str) -> None:
+    """With an axis of clients left, its rows were counted as one: n / (n - 1) of a variance was wrong."""
+    assert_modes_agree(block, 1)

@@ -88,8 +88,16 @@ def test_convolutions_are_not_stacked() -> None:
 
 @pytest.mark.parametrize(("hidden", "clients"), [(8, 256), (700, 1)])
 def test_a_long_recurrence_is_not_recorded(hidden: int, clients: int) -> None:
-    module = models.CharLSTM(5, 4, embedding=3, hidden=hidden, layers=1)
+    module = models.GRU(3, 4, hidden, layers=1, codes=5)
     assert choose_way(setting_of(module, (80,), codes=True)) == Way(clients, is_recorded=False)
+
+
+@pytest.mark.parametrize(("length", "way"), [(80, Way(1, False)), (8, Way(256, True))])
+def test_where_torch_has_a_kernel_for_one_client_a_stack_must_be_recorded(length: int, way: Way) -> None:
+    module = models.CharLSTM(5, 4, embedding=3, hidden=8, layers=1)
+    chosen = choose_way(setting_of(module, (length,), codes=True))
+    assert chosen == way
+    assert ("own kernel" in chosen.reason) == (way.clients == 1)
 
 
 def test_the_cost_of_a_gradient_is_counted() -> None:

@@ -145,3 +145,11 @@ def test_who_diverged_is_found_by_the_loss() -> None:
     assert diverged_clients(long(gone), "personal", reported=5) == ["b"]
     assert failed_clients(long(gone), "personal", 5) == ["b"]
     assert failed_clients(long(gone), "personal", 9) == []
+
+
+def test_a_model_that_is_fine_tuned_before_round_1_is_compared_with_the_shared_one() -> None:
+    """Fine-tuning that explodes in every round, in round 0 too, is a divergence."""
+    shared = long({(r, "test", "loss"): (0.2, 2.0) for r in (0, 9)}).assign(kind="global")
+    tuned = long({(r, "test", "loss"): (500.0, 1.0) for r in (0, 9)})
+    assert diverged_clients(pd.concat([shared, tuned]), "personal", reported=0) == ["a"]
+    assert diverged_clients(tuned, "personal", reported=0) == []

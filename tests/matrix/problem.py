@@ -1,6 +1,6 @@
 """Small runs of every method, made once, for all commands that need a finished run."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 
 from idiolect.cli import app
 from idiolect.core import Method, Neighbours, Store
+from idiolect.data.federation import fingerprint
+from idiolect.engines.engine import Setting
 from idiolect.methods.afl import AFL
 from idiolect.runs.folder import RunFolder
 
@@ -49,6 +51,21 @@ def invoke(*arguments: object, mistake: bool = False) -> str:
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert result.exit_code == (MISTAKE if mistake else 0), (result.output, repr(result.exception))
     return result.stderr if mistake else result.stdout
+
+
+def asked_once(find_rate: Callable[[Setting], float]) -> Callable[[Setting], float]:
+    """The same rates, none looked for twice: methods share what rows, seed and model give."""
+    found: dict[tuple[Any, ...], float] = {}
+
+    def remembered(setting: Setting) -> float:
+        objective = setting.objective
+        settled = setting.seed, setting.batches.batch_size, objective.weight_decay, objective.dtype
+        key = fingerprint(setting.federation), repr(objective.module), objective.clip, *settled
+        if key not in found:
+            found[key] = find_rate(setting)
+        return found[key]
+
+    return remembered
 
 
 @dataclass

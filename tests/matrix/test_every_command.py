@@ -5,7 +5,6 @@ or to be named among those that have nothing to do with methods. Ray's row is in
 """
 
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -21,11 +20,12 @@ from idiolect.cli import app
 from idiolect.core import Neighbours, tree
 from idiolect.core.method import Method
 from idiolect.methods.catalogue import METHODS
+from idiolect.runs import decisions
 from idiolect.runs.client_model import load_model
 from idiolect.runs.comparison import tabulate
 from idiolect.runs.lifecycle import reported_simulation
 from idiolect.silo.offline import personal_model
-from matrix.problem import GUEST, NEWCOMERS, SITES, Guest, Runs, invoke, options, outputs, table
+from matrix.problem import GUEST, NEWCOMERS, SITES, Guest, Runs, asked_once, invoke, options, outputs, table
 from reports.reading import tables
 from runs.same_run import assert_same_run
 from silo.parity import assert_deployment_equals_simulation
@@ -368,7 +368,7 @@ def codecs_of(kind: type[Method]) -> tuple[str, ...]:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda file: None)  # who is killed here leaves the machine running
+        patch.setattr(decisions, "find_rate", asked_once(decisions.find_rate))
         yield Runs(tmp_path_factory.mktemp("matrix"))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from idiolect.bench.suite import work_of_a_round
+from idiolect.bench.suite import _with_local_steps, work_of_a_round
 from idiolect.core import tree
 from idiolect.core.method import Method
 from idiolect.errors import UserError
@@ -32,15 +32,16 @@ def after_three_rounds(method: Method, *, forgetful: bool) -> dict[str, torch.Te
 
 @pytest.mark.parametrize("kind", METHODS, ids=lambda m: m.name)
 def test_a_method_is_stateful_iff_forgetting_changes_something(kind: type[Method]) -> None:
-    remembering = after_three_rounds(kind(), forgetful=False)
-    forgetting = after_three_rounds(kind(), forgetful=True)
+    remembering, forgetting = (
+        after_three_rounds(_with_local_steps(kind, 2), forgetful=forgetful) for forgetful in (False, True)
+    )
     same = all(torch.equal(value, forgetting[name]) for name, value in remembering.items())
     assert kind.stateful == (not same)
 
 
 @pytest.mark.parametrize("kind", METHODS, ids=lambda m: m.name)
 def test_gradients_of_a_step_are_counted(kind: type[Method]) -> None:
-    method: Any = kind()
+    method: Any = _with_local_steps(kind, 2)
     steps = getattr(method, "local_steps", 1) or 1
     counted = work_of_a_round(simulate(method)).gradients
     # Methods that ask only some clients take fewer on average.

@@ -8,6 +8,7 @@ from idiolect.core.task import Task
 from idiolect.data.federation import Federation, Rows
 from idiolect.errors import UserError
 from idiolect.models import build_model, outline_model
+from idiolect.models.adapters import AdapterSettings, add_adapters, merge_adapters
 
 
 def federation(inputs, targets, task):
@@ -92,7 +93,21 @@ def test_char_lstm_agrees_with_torchs_own():
             getattr(theirs, f"bias_ih_l{layer}").copy_(ours.input_maps[layer].bias)
             getattr(theirs, f"bias_hh_l{layer}").zero_()
         states, _ = theirs(ours.embedding[data.inputs])
-        assert torch.allclose(ours(data.inputs), ours.output(states[:, -1]), atol=1e-6)
+        written_out = vmap(ours)(data.inputs[:, None])[:, 0]  # as torch's kernel cannot be taken there
+        for outputs in (ours(data.inputs), written_out):
+            assert torch.allclose(outputs, ours.output(states[:, -1]), atol=1e-6)
+
+
+def test_char_lstm_with_adapters_is_the_one_into_which_they_are_merged():
+    """Torch's kernel would take the weights and leave adapters out."""
+    data = text()
+    ours = add_adapters(build_model("char-lstm", data, hidden=5, layers=2), AdapterSettings(rank=2), seed=0)
+    with torch.no_grad():
+        for name, parameter in ours.named_parameters():
+            if "adapter" in name:
+                parameter.add_(0.3)
+        outputs = ours(data.inputs)
+        assert torch.allclose(outputs, merge_adapters(ours)(data.inputs), atol=1e-6)
 
 
 def test_gru_agrees_with_torchs_own():

@@ -23,7 +23,12 @@ SETTINGS = (
     "checkpoint.every=2",
 )
 
-KILLS = {"memory": 20, "disk": 8}
+KILLS = [
+    ("memory", 10),
+    ("disk", 4),
+    pytest.param("memory", 40, marks=pytest.mark.slow),
+    pytest.param("disk", 20, marks=pytest.mark.slow),
+]
 # Forks a child for every command, so that a kill hits the run and not the import of torch.
 FORKING = """
 import os, signal, sys, time
@@ -32,6 +37,7 @@ import idiolect.cli.results, idiolect.runs.lifecycle
 from idiolect.cli import app
 from torch.fx.experimental.proxy_tensor import make_fx
 torch.set_num_threads(1)
+os.fsync = lambda file: None  # who is killed here leaves the machine running
 make_fx(torch.func.vmap(torch.func.grad(torch.sin)))(torch.ones(2))
 child = 0
 signal.signal(signal.SIGALRM, lambda *_: os.kill(child, signal.SIGKILL))
@@ -81,8 +87,10 @@ def commands() -> Iterator[Commands]:
     started.close()
 
 
-@pytest.mark.parametrize("store", KILLS)
-def test_a_killed_run_ends_as_an_undisturbed_one(commands: Commands, tmp_path: Path, store: str) -> None:
+@pytest.mark.parametrize(("store", "kills"), KILLS)
+def test_a_killed_run_ends_as_an_undisturbed_one(
+    commands: Commands, tmp_path: Path, store: str, kills: int
+) -> None:
     command = f"run {' '.join(SETTINGS)} store={store} out="
     began = time.monotonic()
     assert commands.run(f"{command}{tmp_path}/undisturbed") == 0
@@ -90,13 +98,13 @@ def test_a_killed_run_ends_as_an_undisturbed_one(commands: Commands, tmp_path: P
 
     moments = random.Random(20)
     killed = folders = 0
-    while killed < KILLS[store]:
+    while killed < kills:
         folders += 1
         folder = tmp_path / f"killed-{folders}"
         status = -signal.SIGKILL
         while status != 0:
             what = f"resume {folder}" if folder.exists() else f"{command}{folder}"
-            status = commands.run(what, moments.uniform(0, duration) if killed < KILLS[store] else None)
+            status = commands.run(what, moments.uniform(0, duration) if killed < kills else None)
             assert status in (0, -signal.SIGKILL)
             killed += status != 0
         assert_same_run(folder, tmp_path / "undisturbed")

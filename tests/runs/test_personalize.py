@@ -9,10 +9,11 @@ import pytest
 import torch
 
 import idiolect
+from families import each_family
 from idiolect.core import tree
+from idiolect.core.method import Method
 from idiolect.data.newcomers import newcomers_like
 from idiolect.errors import UserError
-from idiolect.methods.catalogue import METHODS
 from idiolect.runs.client_model import load_model
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.lifecycle import reported_simulation
@@ -42,9 +43,9 @@ def trained(folder: Path, method: str, *, classes: bool, **settings: object) -> 
     return idiolect.run(given)
 
 
-@pytest.mark.parametrize("method", [m.name for m in METHODS])
-def test_every_method_has_a_model_for_newcomers(method: str, tmp_path: Path) -> None:
-    run = trained(tmp_path, method, classes=True)
+@each_family("method")
+def test_every_method_has_a_model_for_newcomers(method: type[Method], tmp_path: Path) -> None:
+    run = trained(tmp_path, method.name, classes=True)
     metrics = idiolect.personalize(run, data=tmp_path / "new.csv", steps=4).metrics
     assert set(metrics.client) == {"inland", "coast"}
     assert np.isfinite(metrics["value"]).all()

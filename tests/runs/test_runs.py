@@ -119,6 +119,7 @@ def test_an_exported_regression_predicts_in_the_targets_units(tmp_path: Path) ->
     np.testing.assert_allclose(model.predict(pd.DataFrame({"x": [0.0, 1.0]})), [1000, 1050], rtol=1e-3)
 
 
+@pytest.mark.usefixtures("without_pages")
 def test_a_comparison_gives_all_methods_the_same_start_and_rows(tmp_path: Path) -> None:
     settings = [
         "methods=local,fedavg,apfl",
@@ -151,6 +152,7 @@ def test_a_comparison_gives_all_methods_the_same_start_and_rows(tmp_path: Path) 
     pd.testing.assert_frame_equal(table, pd.read_parquet(comparison.path / "table.parquet"))
 
 
+@pytest.mark.usefixtures("without_pages")
 def test_another_comparison_in_the_same_folder_is_refused_and_harms_nothing(tmp_path: Path) -> None:
     settings = ["methods=local", *QUICK, f"out={tmp_path / 'out'}"]
     idiolect.compare(*settings)

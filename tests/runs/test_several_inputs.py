@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 import idiolect
+from idiolect.data.federation import fingerprint
 from idiolect.engines.local_view import partial_view
 from idiolect.errors import UserError
-from idiolect.runs.folder import fingerprint
 from idiolect.runs.lifecycle import reported_simulation
 
 MODULE = """

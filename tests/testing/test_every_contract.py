@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from families import each_family
 from idiolect.codecs import NAMES, by_name
 from idiolect.codecs.bits import BitReader, Bits
 from idiolect.codecs.choice import CodecConfig
@@ -19,7 +20,6 @@ from idiolect.engines.vectorised import Vectorised
 from idiolect.engines.ways import Way
 from idiolect.methods.additive import Additive
 from idiolect.methods.apfl import APFL
-from idiolect.methods.catalogue import METHODS
 from idiolect.methods.efl import EFL
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.perm import PERM
@@ -32,7 +32,7 @@ def short(kind: type[Method]) -> Method:
     return kind() if "Literal" in str(fixed) else kind(local_steps=3)
 
 
-@pytest.mark.parametrize("kind", METHODS, ids=lambda kind: kind.name)
+@each_family("kind")
 def test_every_method_keeps_the_contract(kind: type[Method]) -> None:
     check_method(short(kind))
 

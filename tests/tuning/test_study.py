@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import idiolect
-from idiolect import api
 from idiolect.core.method import Method
 from idiolect.methods.catalogue import METHODS
 from idiolect.runs.config import build_method
@@ -40,10 +39,7 @@ def scripted(values: list[float]) -> Any:
 WORDS: dict[str, Any] = {"data": "vowels", "rounds": 27, "evaluate_every": 1}
 
 
-@pytest.fixture(autouse=True)
-def without_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They take longer than trials that are made up."""
-    monkeypatch.setattr(api, "can_write_reports", lambda: False)
+pytestmark = pytest.mark.usefixtures("without_pages")
 
 
 def test_a_trial_goes_on_if_it_is_among_the_best_third_of_those_so_far(

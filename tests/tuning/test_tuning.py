@@ -2,7 +2,6 @@
 
 import json
 import multiprocessing
-import os
 import signal
 import sys
 from multiprocessing.connection import Connection
@@ -58,7 +57,6 @@ def outcomes(tuning: idiolect.Tuning) -> list[dict[str, Any]]:
 def without_pages(tuned: idiolect.Tuning, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages take longer than small trials: those of `tuned` are enough."""
     monkeypatch.setattr(api, "can_write_reports", lambda: False)
-    monkeypatch.setattr(os, "fsync", lambda file: None)  # who is killed here leaves the machine running
 
 
 @pytest.fixture(scope="module")

@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from idiolect.aggregation.server_side import ServerSide, ServerSideExchange
 from idiolect.core import tree
 from idiolect.core.cohort import Cohort, Population
 from idiolect.core.exchange import Exchange, Info, Message, ServerState
 from idiolect.core.method import Method
 from idiolect.core.outer_step import Memory, OuterStep
+from idiolect.core.same_messages import SameMessages, SameMessagesExchange
 from idiolect.core.tree import Params
 from idiolect.errors import UserError
 
@@ -30,7 +30,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Outer(ServerSide):
+class Outer(SameMessages):
     """A method whose server steps beyond the average, or less far."""
 
     method: Method
@@ -57,7 +57,7 @@ class Outer(ServerSide):
 
 
 @dataclass(frozen=True)
-class OuterExchange(ServerSideExchange):
+class OuterExchange(SameMessagesExchange):
     """An exchange after which the server steps on."""
 
     inner: Exchange

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from idiolect.aggregation.rules import RobustRule
-from idiolect.aggregation.server_side import ServerSide, ServerSideExchange
 from idiolect.core import tree
+from idiolect.core.around import sums_uploads
 from idiolect.core.cohort import Cohort, Population
 from idiolect.core.exchange import Exchange, Info, Message, ServerState
 from idiolect.core.method import Method
+from idiolect.core.same_messages import SameMessages, SameMessagesExchange
 from idiolect.core.tree import Params, Tree
 from idiolect.errors import UserError
 
@@ -29,7 +30,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Robust(ServerSide):
+class Robust(SameMessages):
     """A method whose uploads are combined by a rule."""
 
     method: Method
@@ -38,7 +39,7 @@ class Robust(ServerSide):
     def server_init(self, params: Params, population: Population, key: Tensor) -> Server:
         """The method's own; one whose server takes no sum is refused."""
         inner = self.method.server_init(params, population, key)
-        if any(type(exchange).weights is Exchange.weights for exchange in self.method.exchanges(inner)):
+        if any(not sums_uploads(exchange) for exchange in self.method.exchanges(inner)):
             raise UserError(
                 f"robust={self.rule.name} cannot be used with method={self.name}: its server needs each "
                 "upload, and no sum that a rule could take the place of; leave out robust"
@@ -51,7 +52,7 @@ class Robust(ServerSide):
 
 
 @dataclass(frozen=True)
-class RobustExchange(ServerSideExchange):
+class RobustExchange(SameMessagesExchange):
     """An exchange whose uploads are combined by a rule."""
 
     inner: Exchange

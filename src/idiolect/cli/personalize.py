@@ -37,5 +37,8 @@ def personalize(
         *(f"{kind} {label_of(metric, task)}" for kind, metric in zip(kinds, names, strict=True)),
     ]
     print_table(f"newcomers: {tested.part.iloc[0]} rows", columns, rows)
+    if newcomers.epsilons:
+        most = max(newcomers.epsilons.values())
+        typer.echo(f"privacy of each row: ε = {most:.3g} spent at most, by this training alone")
     unsaved = "nothing was saved; out=FOLDER keeps the models"
     typer.echo(unsaved if newcomers.folder is None else f"models: {newcomers.folder}")

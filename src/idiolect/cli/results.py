@@ -25,6 +25,7 @@ from idiolect.runs.gain_words import (
 from idiolect.runs.newcomers import newcomer_sentence
 from idiolect.runs.notes import comparison_notes, mark, run_notes
 from idiolect.runs.run_summary import thresholds_of
+from idiolect.runs.summed import HEADINGS, WHAT_IT_IS, is_summed, summed_records, summed_rows
 from idiolect.runs.tabulation import model_name
 from idiolect.tuning.tuning import Tuning
 
@@ -38,8 +39,35 @@ def print_run(run: RunFolder, *, clients: bool, json: bool) -> None:
     if json:
         content = {"folder": str(run.path), "config": config.plain(), **summary, "data_notes": run.notes}
         content["way"] = None if run.way is None else run.way.plain()
+        content["summed"] = summed_records([run])
         print_json({**content, "notes": notes, "clients": _records(run.client_values())})
         return
+    if is_summed(run):
+        _print_sums(run)
+    else:
+        _print_kinds(run, clients=clients)
+    if sentence := newcomer_sentence(config.method_name, [summary]):
+        typer.echo(sentence)
+    for note in notes:
+        typer.echo(note)
+    typer.echo(f"traffic: {amount(summary['up_bits'])} up, {amount(summary['down_bits'])} down")
+    if run.way is not None:
+        typer.echo(f"computed: {run.way}")
+    _print_notes(run)
+    typer.echo(f"run: {run.path}")
+
+
+def _print_sums(run: RunFolder) -> None:
+    """What is known of a run with secure sums."""
+    summary, config = run.summary(), run.config
+    title = f"{config.method_name} on {config.data_name}: {summary['metric_label']}"
+    print_table(title, list(HEADINGS), summed_rows(run))
+    typer.echo(WHAT_IT_IS)
+
+
+def _print_kinds(run: RunFolder, *, clients: bool) -> None:
+    """A row for each kind of model, over clients."""
+    summary, config = run.summary(), run.config
     metric, part = summary["metric"], summary["part"]
     columns = ("validation", "weighted", "std", "worst_tenth", "worst")
     rows = []
@@ -59,15 +87,6 @@ def print_run(run: RunFolder, *, clients: bool, json: bool) -> None:
         typer.echo(f"the second class is decided from these probabilities on: {listed}")
     if clients:
         _print_clients(run.client_values(), part, metric)
-    if sentence := newcomer_sentence(config.method_name, [summary]):
-        typer.echo(sentence)
-    for note in notes:
-        typer.echo(note)
-    typer.echo(f"traffic: {amount(summary['up_bits'])} up, {amount(summary['down_bits'])} down")
-    if run.way is not None:
-        typer.echo(f"computed: {run.way}")
-    _print_notes(run)
-    typer.echo(f"run: {run.path}")
 
 
 def print_results(found: RunFolder | Comparison | Tuning, *, clients: bool, json: bool) -> None:

@@ -201,6 +201,11 @@ def innermost(exchange: Exchange) -> Exchange:
     return innermost(exchange.inner) if isinstance(exchange, ExchangeAround) else exchange
 
 
+def sums_uploads(exchange: Exchange) -> bool:
+    """Whether the server of an exchange needs no more than a weighted sum of the uploads."""
+    return type(innermost(exchange)).weights is not Exchange.weights
+
+
 def innermost_method(method: Method) -> Method:
     """The method alone, without what stands around it."""
     return innermost_method(method.method) if isinstance(method, MethodAround) else method

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack
 from torch.func import grad
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _get_current_dispatch_mode as _current_dispatch_mode
 
 T = TypeVar("T")
 M = TypeVar("M")
@@ -16,6 +17,11 @@ M = TypeVar("M")
 def is_transformed() -> bool:
     """Whether values are not at hand: inside vmap, another gradient, or a recording."""
     return peek_interpreter_stack() is not None
+
+
+def has_kernels() -> bool:
+    """Whether operations are only computed, so that any kernel of torch can be taken; not counted, say."""
+    return not is_transformed() and _current_dispatch_mode() is None
 
 
 def gradient_and_more(function: Callable[[T], tuple[Tensor, M]], at: T) -> tuple[T, M]:

@@ -77,7 +77,7 @@ def _why_missing(name: str) -> str | None:
         return "this machine, or this build of torch, has no Apple GPU"
     if kind == "cuda" and not torch.cuda.is_available():
         return "this machine, or this build of torch, has no GPU"
-    if kind == "cuda" and number and int(number) >= torch.cuda.device_count():
+    if kind == "cuda" and number.isdecimal() and int(number) >= torch.cuda.device_count():
         return f"the last GPU of this machine is cuda:{torch.cuda.device_count() - 1}"
     return None
 

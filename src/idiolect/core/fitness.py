@@ -1,14 +1,24 @@
 """Whether a model can be trained in a federation: found by trying, and told in a sentence."""
 
 import torch
+from torch import Tensor
 
-from idiolect.core import tree
+from idiolect.core import rng, tree
+from idiolect.core.device import to_device, to_host
 from idiolect.core.fixed import trained_params
 from idiolect.core.inputs import as_arguments, shown_shapes
 from idiolect.core.modules import tensors_of
 from idiolect.core.objective import Batch, Objective
 from idiolect.core.several import Several
+from idiolect.core.tree import Params
 from idiolect.errors import UserError
+
+_ONE_TENSOR = "its forward pass has to give one tensor of outputs"
+_HINTS = {  # by words in torch's sentences
+    "Long, Int": "codes stay whole where a client's inputs are a dict or a tuple of arrays: `(codes,)`",
+    "Could not infer dtype": _ONE_TENSOR,
+    "only one element tensors": _ONE_TENSOR,
+}
 
 
 def refuse_unfit_model(objective: Objective, rows: Batch) -> None:
@@ -16,6 +26,7 @@ def refuse_unfit_model(objective: Objective, rows: Batch) -> None:
     kind = type(objective.module).__name__
     try:
         _refuse_side_effects(objective, rows)
+        _refuse_memory(objective, rows)
         _refuse_late_layers(objective, rows)
         objective.gradient(objective.initial_params(), rows)
     except UserError:
@@ -23,7 +34,38 @@ def refuse_unfit_model(objective: Objective, rows: Batch) -> None:
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
         shapes = f"inputs {shown_shapes(rows.inputs)} and targets {tuple(rows.targets.shape)}"
         reason = str(error).strip().split("\n")[0]
-        raise UserError(f"the model {kind} cannot be trained on {shapes}: {reason}") from error
+        raise UserError(f"the model {kind} cannot be trained on {shapes}: {reason}{_hint(reason)}") from error
+
+
+def moved_params(objective: Objective) -> Params:
+    """First parameters, each moved a little: where they are zero, nothing would be seen of a model."""
+    return {
+        name: value
+        + 0.1 * rng.uniform(to_device(rng.key(0, "probe", place), value.device), *value.shape).to(value.dtype)
+        for place, (name, value) in enumerate(objective.initial_params().items())
+    }
+
+
+def _hint(reason: str) -> str:
+    """What would be right, where torch only says what is wrong."""
+    return next((f" ({hint})" for words, hint in _HINTS.items() if words in reason), "")
+
+
+def _refuse_memory(objective: Objective, batch: Batch) -> None:
+    """Refuse a model that remembers its calls, in whatever it keeps besides tensors."""
+    params = moved_params(objective)
+
+    def outputs() -> tuple[Tensor, Tensor]:
+        return to_host((objective.predict(params, batch.inputs), objective.apart(params, batch)))
+
+    with torch.no_grad():
+        first, second = outputs(), outputs()
+    if not all(torch.allclose(a, b, equal_nan=True) for a, b in zip(first, second, strict=True)):
+        raise UserError(
+            f"the model {type(objective.module).__name__} gives other outputs when it is called once more "
+            "with the same rows, so what a client computes would depend on who was computed before it; let "
+            "its forward pass depend on inputs and parameters alone"
+        )
 
 
 def _refuse_late_layers(objective: Objective, rows: Batch) -> None:

@@ -25,7 +25,14 @@ import torch
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.around import ExchangeAround, MethodAround, TransportAround, as_in, innermost_method
+from idiolect.core.around import (
+    ExchangeAround,
+    MethodAround,
+    TransportAround,
+    as_in,
+    innermost_method,
+    sums_uploads,
+)
 from idiolect.core.cohort import Cohort, Population
 from idiolect.core.exchange import ClientState, Exchange, Info, Message, ServerState, Site
 from idiolect.core.exchange import Work as MethodWork
@@ -316,7 +323,7 @@ def _sums_uploads(exchange: Exchange) -> bool:
     """Whether clients train in an exchange, and its server gets a weighted sum of what they send."""
     if isinstance(exchange, ExchangeAround):
         return type(exchange).weights is ExchangeAround.weights and _sums_uploads(exchange.inner)
-    return exchange.local_steps != 0 and type(exchange).weights is not Exchange.weights
+    return exchange.local_steps != 0 and sums_uploads(exchange)
 
 
 def _at(site: Site, statistics: Statistics, frozen_by: FrozenBy = "batch") -> Site:

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import _get_current_dispatch_mode as _current_dispatch_mode
 
 from idiolect.core import rng
-from idiolect.core.autodiff import is_transformed
+from idiolect.core.autodiff import has_kernels
 from idiolect.core.dropout import NOISY
 from idiolect.core.normalisation import (
     Moments,
@@ -116,7 +115,7 @@ class TrainingMode(TorchFunctionMode):
         layer, values, kept = self._layer_of(running_mean), self._values(input), (running_mean, running_var)
         if layer.mean in self._resting or not self._mixes_rows:
             return normalise(input, *kept, weight, bias, False, momentum, eps)
-        if not is_transformed() and _current_dispatch_mode() is None and values.are_all(input):
+        if has_kernels() and values.are_all(input):
             outputs, *moments = normalised_by_torch(input, kept, (weight, bias), eps)
         else:
             outputs, *moments = batch_normalised(input, values, kept, (weight, bias), eps)

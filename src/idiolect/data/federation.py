@@ -1,11 +1,13 @@
 """A federation: one flat data set and, for each client, its rows."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
+from idiolect.core import tree
 from idiolect.core.inputs import Inputs, in_real_precision
 from idiolect.core.task import Task
 from idiolect.data.preprocessing import Preprocessing
@@ -90,3 +92,14 @@ def upper_class_shares(federation: Federation) -> Tensor | None:
     upper = is_upper.reshape(len(is_upper), -1).mean(1)[train.index]  # of a text: of its characters
     owners = torch.arange(len(federation)).repeat_interleave(train.sizes)
     return torch.zeros(len(federation), dtype=torch.float64).index_add_(0, owners, upper) / train.sizes
+
+
+def fingerprint(federation: Federation) -> str:
+    """A digest of all data: a resumed run must see what it saw before, and noise is for these rows alone."""
+    digest = hashlib.sha256("\n".join(federation.names).encode())
+    parts = (federation.train, federation.validation, federation.test)
+    digest.update("".join(tree.to_named(federation.inputs)).encode())  # nothing if there is one tensor
+    inputs = tree.leaves(federation.inputs)
+    for tensor in (*inputs, federation.targets, *(t for p in parts for t in (p.index, p.offsets))):
+        digest.update(tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()

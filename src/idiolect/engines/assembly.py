@@ -28,6 +28,8 @@ from idiolect.engines.sequential import Sequential
 from idiolect.engines.vectorised import Vectorised
 from idiolect.engines.ways import Way
 from idiolect.errors import UserError
+from idiolect.privacy.row_private import row_privacy_of
+from idiolect.privacy.silo_private import silo_privacy_of
 from idiolect.store.memory import MemoryStore
 from idiolect.store.store import Store
 
@@ -89,6 +91,7 @@ def set_up(
     module = (module if train is None else training_only(module, train)).to(CPU)
     objective = Objective(module, federation.task, weight_decay, clip)
     _refuse_fixed_head(method, module)
+    _refuse_mixed_rows(method, objective, statistics)
     method = observed(with_own_codec(method.for_model(module)))
     return Setting(
         with_statistics(with_architectures(method, objective, statistics), objective, statistics),
@@ -117,6 +120,24 @@ def _refuse_fixed_head(method: Method, module: nn.Module) -> None:
         raise UserError(
             f"method={method.name} trains the last layer of a model, {head!r}, which is fixed here or has an "
             "adapter in its place; let `train` or model.adapter.layers leave it to the method"
+        )
+
+
+def _refuse_mixed_rows(method: Method, objective: Objective, statistics: Variant | None) -> None:
+    """Refuse layers whose statistics would tell of rows past the noise."""
+    if not objective.norms:
+        return
+    layer = objective.norms[0].mean.rpartition(".")[0]
+    if row_privacy_of(method) is not None:
+        raise UserError(
+            f"privacy.unit=row cannot be used with this model: its layer {layer!r} normalises with "
+            "statistics of many rows; use group normalisation (model.norm=group), or none"
+        )
+    if silo_privacy_of(method) is not None and statistics != "silo":
+        raise UserError(
+            f"privacy.unit=silo cannot be used with this model as it is set: statistics of its layer "
+            f"{layer!r} are sent as they are; set statistics=silo, or use group normalisation "
+            "(model.norm=group)"
         )
 
 

@@ -43,6 +43,7 @@ class Batches:
         self.has_noise = has_noise
         sizes = federation.train.sizes
         self.batch_sizes = sizes if batch_size is None else sizes.clamp_max(batch_size)
+        self.widths = self.batch_sizes  # the most rows that a client's batches have
 
     def move_to(self, device: torch.device) -> None:
         """Give batches on a device; all rows are kept there if they fit, else the rows of each are moved."""

@@ -19,8 +19,10 @@ from idiolect.core.transport import Bits, Transport
 from idiolect.data.federation import Federation, Rows
 from idiolect.engines.batches import Batches
 from idiolect.engines.compiler.doubt import Doubt
+from idiolect.engines.private_batches import PrivateBatches
 from idiolect.errors import UserError
 from idiolect.participation.sampling import Plan
+from idiolect.privacy.row_private import row_privacy_of
 from idiolect.store.store import Store
 
 
@@ -80,7 +82,11 @@ class Setting:
         batch_sizes = Batches(federation, seed, batch_size, objective.dtype).batch_sizes
         self._tried_rows = {1, 2} if (batch_sizes == 1).any() else {2}
         self._try_model(CPU)
-        self.batches = Batches(federation, seed, batch_size, objective.dtype, has_noise=objective.draws_noise)
+        self.batches = (
+            Batches(federation, seed, batch_size, objective.dtype, has_noise=objective.draws_noise)
+            if row_privacy_of(method) is None
+            else PrivateBatches(federation, seed, batch_size, objective.dtype)
+        )
         if device != CPU:
             self.move_to(device)
         self.round_steps = round_steps
@@ -168,6 +174,10 @@ class Setting:
     def arrivals(self, server: ServerState, ids: Tensor) -> ClientState:
         """The stacked first states of clients that arrive while the server is in some state, beside it."""
         return vmap(lambda client_id: self.method.client_init(server, client_id))(ids)
+
+    def draw_by(self, seed: int) -> None:
+        """Let clients draw batches and whatever else by another seed."""
+        self.seed = self.batches.seed = seed
 
     def client_key(self, ids: Tensor, round_number: int) -> Tensor:
         """Randomness of a client's own in a round."""

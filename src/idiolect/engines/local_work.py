@@ -106,7 +106,7 @@ class LocalWork:
         """All local steps. Those who finish are set aside: they may be computed a while longer."""
         if chunk.seat.is_alone:
             ((stage, rows),) = chunk.staged
-            return self._some_steps(chunk, work, stage.steps, rows[:, 0])
+            return self._some_steps(chunk._replace(ids=chunk.ids[0]), work, stage.steps, rows[:, 0])
         finished: list[Any] = []
         for stage, rows in chunk.staged:
             work, client, seat, ids = first_of(stage.stack, (work, chunk.client, chunk.seat, chunk.ids))

@@ -32,6 +32,7 @@ from idiolect.engines.ways import Way
 from idiolect.errors import UserError
 from idiolect.store.memory import MemoryStore
 
+START_SECONDS = 60.0  # for a worker to begin, before it is said that it waits
 MOST_ATTEMPTS = 5  # to carry out one exchange on one block, before a cluster counts as broken
 OBJECT_STORE_BYTES = 256 * 2**20  # for a cluster that is started here: messages of one exchange
 
@@ -93,6 +94,7 @@ class Block:
         self._setting = setting
         self._way, self._passes = way, passes
         self._actor: Any = None
+        self._begun: Any = None  # comes true when the actor has a process
         self._held = torch.zeros(len(setting.federation), dtype=torch.bool)  # whose state the actor has
 
     def places(self, cohort: Cohort) -> Tensor:
@@ -111,11 +113,26 @@ class Block:
             self._actor = remote.remote(
                 block, self._way, self._passes, torch.device(self._setting.device.type)
             )
+            self._begun = self._actor.__ray_ready__.remote()
         store, ids = self._setting.store, assignment.cohort.ids
         new = ids[store.known(ids) & ~self._held[ids]]
         if len(new):  # after a loss or a resumption, and for clients that have just arrived
             self._actor.restore.remote(new, store.get(new))
         return self._actor.carry_out.remote(assignment)
+
+    def say_if_it_waits(self) -> None:
+        """Where no processor is free, the actor waits for one; that is said, since it can be for ever."""
+        if self._begun is None:
+            return
+        has_begun, _ = _ray().wait([self._begun], timeout=START_SECONDS)
+        if not has_begun:
+            log.warning(
+                "the worker of clients %d to %d waits for a free processor of the cluster: end what else "
+                "runs on it, as a simulation that is still in memory, or take fewer engine.workers",
+                self.clients.start,
+                self.clients.stop - 1,
+            )
+        self._begun = None  # said once is enough
 
     def answered(self, ids: Tensor) -> None:
         """The actor has the states of these clients now."""
@@ -123,7 +140,7 @@ class Block:
 
     def lost(self) -> None:
         """The actor is gone, and with it what it held."""
-        self._actor = None
+        self._actor = self._begun = None
         self._held.fill_(False)
 
 
@@ -196,6 +213,7 @@ def _collect(assignments: list[tuple[Block, Tensor, Assignment]]) -> list[tuple[
     for future, (block, places, assignment) in zip(pending, assignments, strict=True):
         for attempt in range(1, MOST_ATTEMPTS + 1):
             try:
+                block.say_if_it_waits()
                 results.append((places, ray.get(future)))
                 block.answered(assignment.cohort.ids)
                 break

@@ -63,7 +63,7 @@ class Sequential:
         batches = self.setting.batches
         site = self._site(exchange, one, round_number)
         calls = torch.arange(int(one.steps) * exchange.batches_per_step)
-        width = int(batches.batch_sizes[one.ids])
+        width = int(batches.widths[one.ids])
         draws = batches.draw(one.ids, round_number, calls, width)
         weights, keys = batches.weights(one.ids, width), batches.keys(one.ids, round_number, calls)
         work = exchange.begin(client, down, site(0))

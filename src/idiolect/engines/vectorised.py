@@ -164,7 +164,7 @@ class Vectorised:
         """What is needed for the work of each chunk."""
         setting = self.setting
         train = setting.federation.train
-        rows = train.sizes if exchange.sees_all_rows else setting.batches.batch_sizes
+        rows = train.sizes if exchange.sees_all_rows else setting.batches.widths
         chunks = list(similar_work(cohort.steps, rows[cohort.ids], self.way.clients, self._row_bytes))
         clock = self._clock(round_number, setting.clock_steps(exchange))
         shared = None if exchange.personal_down else exchange.down(server, cohort.ids)
@@ -197,7 +197,7 @@ class Vectorised:
         for start in range(0, len(chunks), together):
             group = [padded(places) for places in chunks[start : start + together]]
             plans = [stages(cohort.steps[places], self._client_bytes) for places in group]
-            widths = [self._width(batches.batch_sizes[cohort.ids[places]]) for places in group]
+            widths = [self._width(batches.widths[cohort.ids[places]]) for places in group]
             grids = [
                 torch.cartesian_prod(
                     torch.arange(stage.steps.start * per_step, stage.steps.stop * per_step),
@@ -212,11 +212,11 @@ class Vectorised:
             for plan, width in zip(plans, widths, strict=True):
                 yield [(stage, next(pieces)[:, :width].unflatten(0, (-1, stage.stack))) for stage in plan]
 
-    def _width(self, batch_sizes: Tensor) -> int:
+    def _width(self, widths: Tensor) -> int:
         """The rows of a chunk's batches; some more where that makes for fewer recordings."""
         if not self.way.is_recorded:
-            return int(batch_sizes.max())
-        return padded_width(batch_sizes, self.setting.batches.batch_size)
+            return int(widths.max())
+        return padded_width(widths, self.setting.batches.batch_size)
 
     def _seat(
         self,

@@ -17,17 +17,23 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from idiolect.core import rng, tree
+from idiolect.core import tree
 from idiolect.core.device import CPU, to_device, to_host, wait_for
+from idiolect.core.fitness import moved_params
 from idiolect.core.inputs import Inputs, row_count
 from idiolect.core.objective import Batch
 from idiolect.engines.chunks import most_at_once
 from idiolect.engines.engine import Setting
 from idiolect.errors import first_sentence
+from idiolect.privacy.linear_rows import linear_layers
+from idiolect.privacy.row_private import row_privacy_of
 
 # Operations in products for each call, from which on a call is busy with one client alone, and a stack only
 # leaves the cache. Measured on two cores: with 0.6 million stacking doubled the speed, with 1.3 it lost.
 BUSY_CALL = 1_000_000
+# The same where steps are not recorded, so that a stack costs more: with 0.16 million stacking was a quarter
+# faster (a gated recurrent network over 80 characters), with 0.6 it lost a sixth.
+BUSY_PLAIN_CALL = 300_000
 # Calls of a gradient that are worth recording, which takes 2 ms each. A step of many calls would have to be
 # replayed very often: a recurrent network over 80 characters has 3,000.
 MOST_RECORDED_CALLS = 1_000
@@ -76,20 +82,22 @@ def choose_way(setting: Setting) -> Way:
         return Way(1, is_recorded=False, reason=f"it leaves no choice: {obstacle}")
     cost = cost_of_a_gradient(setting)
     most = most_at_once(setting.objective.module, cost.bytes, setting.device)
+    if row_privacy_of(setting.method) is not None and linear_layers(setting.objective.module) is None:
+        most = max(1, most // int(setting.batches.widths.max()))  # each row has a gradient in memory
     clients, reason = _by_rule(setting, cost, most) if setting.device == CPU else _by_trial(setting, most)
     is_recorded = cost.calls <= (MOST_RECORDED_ALONE if clients == 1 else MOST_RECORDED_CALLS)
     if not is_recorded:
         reason += f"; recording {cost.calls:,} calls of torch does not pay"
-    elif clients == 1 and setting.objective.norms:
-        is_recorded = False
-        reason += "; a recording cannot take torch's own kernel for batch normalisation"
     return Way(clients, is_recorded, reason)
 
 
 def _by_rule(setting: Setting, cost: Cost, most: int) -> tuple[int, str]:
     if any(isinstance(layer, nn.modules.conv._ConvNd) for layer in setting.objective.module.modules()):
         return 1, "convolutions of many models are grouped ones, which are no faster"
-    if cost.arithmetic > BUSY_CALL * cost.calls:
+    is_recorded = cost.calls <= MOST_RECORDED_CALLS
+    if not is_recorded and getattr(setting.objective.module, "is_fast_alone", False):
+        return 1, "torch's own kernel for it takes one client, and is faster than plain steps of a stack"
+    if cost.arithmetic > (BUSY_CALL if is_recorded else BUSY_PLAIN_CALL) * cost.calls:
         return 1, f"each call of torch has {cost.per_call} operations, which keep a core busy"
     return most, f"each call of torch has {cost.per_call} operations, so that most time would be overhead"
 
@@ -170,12 +178,7 @@ def _keeps_rows_apart(setting: Setting) -> bool:
     places = torch.linspace(0, row_count(setting.federation.inputs) - 1, PROBED_ROWS).long()
     weights = torch.full((PROBED_ROWS,), 1 / PROBED_ROWS, dtype=objective.dtype)
     batch = setting.batches.gather(places, *to_device((weights, torch.tensor(0)), device))
-    # First parameters may be zero, and then nothing is seen.
-    params = {
-        name: value
-        + 0.1 * rng.uniform(to_device(rng.key(0, "probe", place), device), *value.shape).to(value.dtype)
-        for place, (name, value) in enumerate(setting.objective.initial_params().items())
-    }
+    params = moved_params(objective)
 
     def outputs(rows: Inputs) -> tuple[Tensor, Tensor]:
         return to_host(
@@ -197,7 +200,7 @@ def _repeated(rows: Inputs, place: int) -> Inputs:
 def _batches(setting: Setting, count: int) -> Batch:
     """The first batch of the first client, so many times."""
     batches, ids = setting.batches, torch.zeros(count, dtype=torch.int64)
-    width = int(batches.batch_sizes[0])
+    width = int(batches.widths[0])
     first = torch.tensor(0)
     rows, keys = batches.draw(ids, 0, first, width), batches.keys(ids, 0, first)
     return batches.gather(rows, batches.weights(ids, width), keys)

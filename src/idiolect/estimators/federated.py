@@ -57,6 +57,7 @@ _SAID_ELSEWHERE = {
     ("model", "name"): "model",
     ("seed",): "seed",
     ("rounds",): "rounds",
+    ("privacy",): "privacy",
     ("data", "fractions"): "validation_fraction",
     ("data", "name"): "X",
     ("data", "target"): "y",
@@ -78,6 +79,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         rounds: int | None = None,
         kind: str | None = None,
         validation_fraction: float = 0.2,
+        privacy: Mapping[str, Any] | None = None,
         seed: int = 0,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
@@ -86,6 +88,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         self.rounds = rounds
         self.kind = kind
         self.validation_fraction = validation_fraction
+        self.privacy = privacy
         self.seed = seed
         self.settings = settings
 
@@ -129,7 +132,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             data["keep"] = list(table.columns)
         settings = self._settings(data)
         self.result_ = train(**settings)
-        for note in self.result_.notes:
+        for note in self.result_.training_notes:
             warnings.warn(note, ConvergenceWarning, stacklevel=3)
         self._models = FittedModels.of_result(self.result_, self.kind)
         missing_values = self._models.preprocessing.missing_values
@@ -137,6 +140,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             decimal=settings["data"].get("decimal", "auto"), missing_values=missing_values
         )
         self.clients_ = np.array(self._models.names)
+        self.privacy_ = self.result_.spent
 
     def _settings(self, data: Mapping[str, Any]) -> Settings:
         """What `train` is told."""
@@ -147,7 +151,9 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         # Training puts a module into its precision, and a parameter is to stay as it was given.
         model = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model
         said = {"method": self.method, "data": data, "model": model, "seed": self.seed}
-        return merge(read_settings([said if self.rounds is None else {**said, "rounds": self.rounds}]), own)
+        open_if_none = {"rounds": self.rounds, "privacy": self.privacy}
+        said |= {name: value for name, value in open_if_none.items() if value is not None}
+        return merge(read_settings([said]), own)
 
     def _table(self, X: Any, *, reset: bool) -> pd.DataFrame:
         """The rows as a table: a data frame with its columns as they are, anything else as numbers."""
@@ -187,13 +193,16 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
     kind: which of the method's models predicts; None for the one that the method is judged by.
     validation_fraction: the share of each client's rows that rounds are chosen by; a client with one row
         trains on it.
+    privacy: the section of `idiolect.train`, as {"unit": "row", "epsilon": 3}; None: nothing is hidden. ε
+        does not cover rounds that are chosen by validation rows, nor scales and categories of columns.
     seed: of splits, initial models and batches. It is called so everywhere in Idiolect, and a fit is the same
         each time, whereas scikit-learn's random_state may be a generator that changes, or none.
     settings: whatever else `idiolect.train` takes, as {"lr": 0.1, "method.mixing": 0.5}, and the options of a
         table, as {"data.missing": "impute"}.
 
     After `fit` there are `classes_`, `clients_` (as texts), `n_features_in_`, `feature_names_in_` where X has
-    them, and `result_`, the `Result` of the training, which a pickle leaves out.
+    them, `privacy_`, what a private training has spent ({"epsilon": 2.9, ..}; of others None), and `result_`,
+    the `Result` of the training, which a pickle leaves out.
     """
 
     _task = "classification"

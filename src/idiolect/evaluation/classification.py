@@ -94,7 +94,12 @@ def of_class(word: str, name: str, number: int) -> Metric:
         return rate(*_confusion(task, predictions, batch))[number]
 
     return Metric(
-        f"{word}:{name}", function, higher_is_better=True, applies_to=is_classification, is_share=True
+        f"{word}:{name}",
+        function,
+        higher_is_better=True,
+        applies_to=is_classification,
+        is_share=True,
+        class_number=number,
     )
 
 

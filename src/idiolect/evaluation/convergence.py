@@ -3,6 +3,7 @@
 A client has **failed** at a round if its loss there is not finite. It has **diverged** if it failed at the
 reported or at the last evaluated round, or if its loss ended more than `FAR_ABOVE` times as high as those of
 the untrained model: its own and the mean over all clients, because one may happen to be right from the start.
+The untrained model is the shared one where there is one: others may be fine-tuned before round 1 already.
 A client's loss is the mean of those on its validation and on its test rows. A model kind was **still
 improving** if the best of its validation scores is that of the last evaluation.
 """
@@ -27,7 +28,8 @@ def diverged_clients(metrics: pd.DataFrame, kind: str, reported: int) -> list[st
     rounds = metrics["round"]
     if not len(rounds):
         return []
-    untrained, ended = (_losses(metrics, kind, int(r)) for r in (rounds.min(), rounds.max()))
+    untrained = _losses(metrics, untrained_kind(metrics, kind), int(rounds.min()))
+    ended = _losses(metrics, kind, int(rounds.max()))
     untrained = untrained[np.isfinite(untrained)]
     far = ended > FAR_ABOVE * untrained.reindex(ended.index).fillna(0).clip(lower=untrained.mean())
     # Losses that are not positive before training have no multiples; of one evaluation nothing can be said.
@@ -35,6 +37,11 @@ def diverged_clients(metrics: pd.DataFrame, kind: str, reported: int) -> list[st
         far[:] = False
     failed = {*failed_clients(metrics, kind, reported), *ended.index[np.isinf(ended)]}
     return [str(client) for client in ended.index if far[client] or client in failed]
+
+
+def untrained_kind(metrics: pd.DataFrame, kind: str) -> str:
+    """The kind whose first numbers are those of the untrained model, to compare those of a kind with."""
+    return "global" if (metrics.kind == "global").any() else kind
 
 
 def still_improving(metrics: pd.DataFrame, kind: str, metric: Metric) -> bool:

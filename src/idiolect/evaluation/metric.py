@@ -29,6 +29,7 @@ class Metric:
     higher_is_better: bool
     applies_to: Callable[[Task], bool] = every_task
     is_share: bool = False  # between 0 and 1
+    class_number: int | None = None  # the class whose rows it is of; None: of all rows
 
     @property
     def failure(self) -> float:

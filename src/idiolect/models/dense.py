@@ -14,6 +14,8 @@ from idiolect.models.fitting import flat_size, one_input
 class Linear(nn.Module):
     """One linear map of the flattened input, zero at the start: logistic or linear regression."""
 
+    takes_rows_alone = True  # gradients of single rows can be had faster (`privacy/linear_rows.py`)
+
     def __init__(self, inputs: int, outputs: int, bias: bool = True) -> None:
         super().__init__()
         self.linear = nn.Linear(inputs, outputs, bias=bias)
@@ -27,6 +29,8 @@ class Linear(nn.Module):
 
 class Perceptron(nn.Module):
     """Hidden layers with ReLU on the flattened input."""
+
+    takes_rows_alone = True
 
     def __init__(self, inputs: int, outputs: int, hidden: Sequence[int]) -> None:
         super().__init__()

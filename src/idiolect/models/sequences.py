@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  (torch's own convention)
 
+from idiolect.core.autodiff import has_kernels
 from idiolect.data.federation import Federation
 from idiolect.errors import UserError
 from idiolect.models.fitting import codes_of, one_input, require_counts
@@ -14,8 +15,9 @@ from idiolect.models.fitting import codes_of, one_input, require_counts
 class CharLSTM(nn.Module):
     """The next character after a sequence: embedding, LSTM layers, linear read-out of the last state.
 
-    The LSTM's own equations in tensor operations, because `nn.LSTM` has no batching rule for `vmap`:
+    The LSTM's own equations in tensor operations, because torch's kernel has no batching rule for `vmap`:
     (i, f, g, o) = W x + U h + b;  c = σ(f) c + σ(i) tanh(g);  h = σ(o) tanh(c).
+    One client alone takes the kernel: over 80 characters in a half to a seventh of the time.
     """
 
     def __init__(self, characters: int, outputs: int, embedding: int, hidden: int, layers: int) -> None:
@@ -31,9 +33,32 @@ class CharLSTM(nn.Module):
     def forward(self, codes: Tensor) -> Tensor:
         """int64[rows, length] -> [rows, outputs]."""
         sequence = F.embedding(codes, self.embedding)
-        for input_map, state_map in zip(self.input_maps, self.state_maps, strict=True):
-            sequence = self._layer(input_map(sequence), state_map)
+        if self.is_fast_alone and has_kernels():
+            sequence = self._all_layers(sequence)
+        else:
+            for input_map, state_map in zip(self.input_maps, self.state_maps, strict=True):
+                sequence = self._layer(input_map(sequence), state_map)
         return self.output(sequence[:, -1])
+
+    @property
+    def is_fast_alone(self) -> bool:
+        """Whether torch's kernel can be taken: it asks for weights, and knows nothing of adapters."""
+        return all(type(layer) is nn.Linear for layer in (*self.input_maps, *self.state_maps))
+
+    def _all_layers(self, sequence: Tensor) -> Tensor:
+        """All states of the last layer, by torch's kernel."""
+        weights: list[Tensor] = []
+        for own, of_state in zip(self.input_maps, self.state_maps, strict=True):
+            assert isinstance(own, nn.Linear)
+            assert isinstance(of_state, nn.Linear)
+            # The kernel has a second bias, with U h.
+            weights += own.weight, of_state.weight, own.bias, torch.zeros_like(own.bias)
+        layers = len(self.input_maps)
+        start = sequence.new_zeros(layers, len(sequence), self.output.in_features)
+        states, *_ = torch.lstm(
+            sequence, (start, start), weights, True, layers, 0.0, self.training, False, True
+        )
+        return states
 
     @staticmethod
     def _layer(driven: Tensor, state_map: nn.Module) -> Tensor:

@@ -11,6 +11,7 @@ from idiolect.reports.averages import BITS_PER_MEGABYTE, curves_of
 from idiolect.runs.comparison import Comparison, Failure, open_folder, runs_of
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.gains import GainTables, measure_gains
+from idiolect.runs.summed import is_summed
 from idiolect.runs.tabulation import client_values, model_name, tabulate
 
 
@@ -43,9 +44,9 @@ class Evidence:
 
 
 def gather(folders: Sequence[Path]) -> Evidence:
-    """Read all runs of some folders (runs or comparisons)."""
+    """Read all runs of some folders (runs or comparisons) that have metrics of clients."""
     found = [open_folder(folder) for folder in folders]
-    runs = tuple(run for each in found for run in runs_of(each))
+    runs = tuple(run for each in found for run in runs_of(each) if not is_summed(run))
     if not runs:
         raise UserError(f"{str(folders[0])!r} has nothing to report: none of its runs is finished")
     summaries = [run.summary() for run in runs]

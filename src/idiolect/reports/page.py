@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from idiolect.errors import UserError
 from idiolect.quantities import amount
@@ -23,7 +24,11 @@ from idiolect.reports.page_tables import (
 )
 from idiolect.reports.settings import command_of, hyper_parameters
 from idiolect.reports.static import save_static
+from idiolect.reports.summed import summed_charts, summed_table
+from idiolect.runs.comparison import open_folder, runs_of
+from idiolect.runs.folder import RunFolder
 from idiolect.runs.notes import comparison_notes
+from idiolect.runs.summed import WHAT_IT_IS, is_summed
 from idiolect.store.files import write_bytes
 
 
@@ -41,12 +46,19 @@ def require_libraries() -> None:
 def write_report(folders: Sequence[Path], page: Path) -> None:
     """Write the page for some runs or comparisons, and its figures beside it in `figures/`."""
     require_libraries()
-    evidence = gather(folders)
-    page.parent.mkdir(parents=True, exist_ok=True)
+    runs = [run for folder in folders for run in runs_of(open_folder(folder))]
+    summed = [run for run in runs if is_summed(run)]
+    only_sums = summed and len(summed) == len(runs)
+    html = _page_of_sums(summed, page) if only_sums else _page_of_clients(gather(folders), summed, page)
+    write_bytes(page, html.encode())
+
+
+def _page_of_clients(evidence: Evidence, summed: Sequence[RunFolder], page: Path) -> str:
+    """Of runs whose clients' metrics are known, and of others with secure sums at its end."""
     gains, charts = gain_charts(evidence), report_charts(evidence)
-    save_static([*gains, *charts], page.parent / "figures")
+    save_static([*gains, *charts, *summed_charts(summed)], page.parent / "figures")
     rows, clients_left_out = client_rows(evidence)
-    html = render(
+    return render(
         "page.html",
         title=_title(evidence),
         evidence=evidence,
@@ -68,8 +80,30 @@ def write_report(folders: Sequence[Path], page: Path) -> None:
         settings=hyper_parameters(evidence.runs),
         runs=[run_card(run) for run in evidence.runs],
         data_notes=data_notes(evidence),
+        summed=_sums(summed) if summed else None,
     )
-    write_bytes(page, html.encode())
+
+
+def _page_of_sums(runs: Sequence[RunFolder], page: Path) -> str:
+    """Of runs whose silos told nothing but secure sums."""
+    save_static(summed_charts(runs), page.parent / "figures")
+    methods = ", ".join(dict.fromkeys(run.config.method_name for run in runs))
+    cards = [run_card(run) for run in runs]
+    return render(
+        "summed.html",
+        title=f"{methods} between silos",
+        summed=_sums(runs),
+        notes=comparison_notes(runs),
+        runs=cards,
+    )
+
+
+def _sums(runs: Sequence[RunFolder]) -> dict[str, Any]:
+    return {
+        "what": WHAT_IT_IS,
+        "table": summed_table(runs),
+        "figures": charts_html(summed_charts(runs), headings=3),
+    }
 
 
 def _title(evidence: Evidence) -> str:

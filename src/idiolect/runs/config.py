@@ -8,25 +8,23 @@ from typing import Annotated, Any, Literal
 
 import pandas as pd
 import torch
-from pydantic import Field, InstanceOf
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from idiolect.aggregation.rules import RULES, RobustRule
+from idiolect.aggregation.rules import RobustRule
 from idiolect.codecs.choice import CodecConfig
 from idiolect.core.device import DeviceName, find_device
 from idiolect.core.hyper import STRICT
 from idiolect.core.method import Method
-from idiolect.core.outer_step import OUTER_STEPS, OuterStep
+from idiolect.core.outer_step import OuterStep
 from idiolect.core.parts import PartChoice
 from idiolect.core.statistics import Variant
 from idiolect.data.catalogue import CATALOGUE as DATA
 from idiolect.data.catalogue import is_name
 from idiolect.data.federation import Federation
-from idiolect.engines.assembly import ENGINES, HereEngine, RayEngineChoice
+from idiolect.engines.assembly import HereEngine, RayEngineChoice
 from idiolect.errors import UserError
-from idiolect.evaluation.judge import default_metric
-from idiolect.evaluation.metrics import Measures, Metric, all_named, measures_of
-from idiolect.evaluation.summary import Choice
+from idiolect.evaluation.metrics import all_named
 from idiolect.methods.catalogue import CATALOGUE as METHODS
 from idiolect.methods.catalogue import find_method
 from idiolect.models import CATALOGUE as MODELS
@@ -34,10 +32,12 @@ from idiolect.models import one_of_several, several
 from idiolect.models.preparation import OPTIONS as OF_EVERY_MODEL
 from idiolect.models.preparation import Preparation, without_preparation
 from idiolect.participation import Participation
+from idiolect.privacy.settings import PrivacyChoice, SiloPrivacy
 from idiolect.runs.defaults import defaults_for
 from idiolect.runs.identity import identity
 from idiolect.runs.left_out import NewcomerSettings
 from idiolect.runs.rounds import Pace
+from idiolect.runs.sections import CheckpointSettings, EvaluationSettings, WholeNumber, with_sections
 from idiolect.runs.settings import NAMED_SECTIONS, SHORTCUTS, Settings, merge, write_settings
 from idiolect.runs.signatures import build, check_arguments, dump, fields_of, require_known, spelled_out
 from idiolect.trackers import TrackerName
@@ -45,57 +45,7 @@ from idiolect.trackers import TrackerName
 AUTO = "auto"  # in place of a rate: it is to suit the data
 AT_SILOS = "at-silos"  # in place of a data set: the tables of the silos that a run is served to
 
-WholeNumber = Annotated[int, Field(strict=True)]
 Section = dict[str, Any]
-
-
-@dataclass(frozen=True, config=STRICT)
-class EvaluationSettings:
-    """When clients' models are evaluated, and which round is reported."""
-
-    every: WholeNumber = Field(default=5, ge=1, description="rounds from one evaluation to the next")
-    choose: Choice = Field(default="validation", description="the reported round: best validation, or last")
-    metrics: tuple[str | InstanceOf[Metric], ...] = Field(
-        default=(), description="further metrics: auc, f1, recall:CLASS, ..., or package.module:function"
-    )
-    metric: str | None = Field(
-        default=None, description="what rounds are chosen and models reported by; None: what suits the data"
-    )
-    threshold: Annotated[float, Field(gt=0, lt=1)] | Literal["validation"] = Field(
-        default=0.5, description="from which probability on it is the second of two classes, or validation"
-    )
-    patience: Annotated[WholeNumber, Field(ge=0)] | None = Field(
-        default=None,
-        description="rounds without a better validation value or loss after which a run ends; 0: none do; "
-        "None: 100 where `rounds` is left open",
-    )
-    train: bool = Field(
-        default=False, description="whether metrics are also of the rows that models are trained on"
-    )
-
-    def measures(self, federation: Federation) -> Measures:
-        """What is computed of every client's rows."""
-        task = federation.task
-        if self.threshold != 0.5 and task.kind != "binary":
-            raise UserError(
-                f"evaluation.threshold={self.threshold} is not possible: a {task.kind} task has none, "
-                "which is between two classes"
-            )
-        metric, reason = (self.metric, "") if self.metric is not None else default_metric(federation)
-        measures = measures_of(task, self.metrics, metric, federation.class_names)
-        return replace(measures, reason=reason, threshold=self.threshold, train=self.train)
-
-
-@dataclass(frozen=True, config=STRICT)
-class CheckpointSettings:
-    """When states are saved."""
-
-    every: WholeNumber = Field(default=10, ge=1, description="rounds from one checkpoint to the next")
-    states: bool = Field(
-        default=True,
-        description="whether states are saved at all; if not, a run that was stopped starts anew, and there "
-        "are no models to export",
-    )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -129,6 +79,11 @@ class RunConfig:
         default=None,
         discriminator="name",
         description="a server's step in place of the average: avgm, adagrad, adam or yogi",
+    )
+    privacy: PrivacyChoice | None = Field(
+        default=None,
+        discriminator="unit",
+        description="clipping and noise that hide whether a row, or a silo, took part",
     )
     rounds: Annotated[WholeNumber, Field(ge=1)] | None = Field(
         default=None, description="rounds of communication; None: as many as validation rows gain from"
@@ -188,7 +143,8 @@ class RunConfig:
         name: str = self.data["name"]
         if self.at_silos:
             return "silos"
-        return name.partition(":")[2] if DATA.path(name) == name else Path(name).name
+        is_import_path = ":" in name and DATA.path(name) == name  # entry points are slow to list
+        return name.partition(":")[2] if is_import_path else Path(name).name
 
     @property
     def at_silos(self) -> bool:
@@ -254,9 +210,10 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
     for section in NAMED_SECTIONS:
         _check_name(section, settings.get(section) or {})
     settings = _with_defaults(settings)
-    config = build(RunConfig, _with_sections(settings), "")
+    config = build(RunConfig, with_sections(settings), "")
     config.codec.wrap(build_method(config.method))  # says whether the codec suits the method
     config.participation.check_plan()
+    _refuse_beside_privacy(config)
     if config.newcomers.clients is not None and not config.checkpoint.states:
         raise UserError("newcomers.clients needs checkpoint.states=true: newcomers start from saved states")
     all_named(config.evaluation.metrics, config.evaluation.metric)  # says whether there are such
@@ -304,39 +261,14 @@ def _with_defaults(settings: Mapping[str, Any]) -> Settings:
     return merge(defaults_for(DATA.spelled(data) if isinstance(data, str) else "", kind), settings)
 
 
-def _with_sections(settings: Settings) -> Settings:
-    """The settings with their small sections built, so that messages name the section."""
-    sections = {
-        "participation": Participation,
-        "codec": CodecConfig,
-        "newcomers": NewcomerSettings,
-        "evaluation": EvaluationSettings,
-        "checkpoint": CheckpointSettings,
-    }
-    built: Settings = _listed(settings, "trackers")
-    if "," in str(settings.get("train")):  # one word may also be a rule
-        built = _listed(built, "train")
-    for name, kind in sections.items():
-        if name in built and not isinstance(built[name], kind):
-            if not isinstance(built[name], Mapping):
-                first = next(iter(fields_of(kind)))
-                raise UserError(
-                    f"{name}={built[name]} is not possible: it has settings, as {name}.{first}=..."
-                )
-            built[name] = build(kind, _listed(built[name], "metrics"), name)
-    for name, choices in (("engine", ENGINES), ("robust", RULES), ("outer", OUTER_STEPS)):
-        chosen = built.get(name)
-        if isinstance(chosen, Mapping) and chosen.get("name") in choices:
-            built[name] = build(choices[chosen["name"]], chosen, name)
-    return built
-
-
-def _listed(section: Mapping[str, Any], setting: str) -> Settings:
-    """A section with a setting as a list, which may also have been given as a,b."""
-    given = section.get(setting)
-    if not isinstance(given, str):
-        return dict(section)
-    return {**section, setting: [part.strip() for part in given.split(",")]}
+def _refuse_beside_privacy(config: RunConfig) -> None:
+    """A sum that hides a silo is of clipped uploads as they are."""
+    if not isinstance(config.privacy, SiloPrivacy):
+        return
+    if config.codec != CodecConfig():
+        raise UserError("privacy.unit=silo cannot be used with codec: compression can make uploads longer")
+    if config.robust is not None:
+        raise UserError("privacy.unit=silo cannot be used with robust: a rule needs each upload, and no sum")
 
 
 def _checked_method(section: Section) -> Section:

@@ -8,19 +8,23 @@ and model give the same L to every method, so methods are compared with rates of
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from idiolect.core.task import Task
 from idiolect.data.federation import Federation
 from idiolect.engines.engine import Setting
 from idiolect.engines.ways import why_one_by_one
 from idiolect.models.adapters import has_free_factors
+from idiolect.privacy.settings import PrivacyChoice, RowPrivacy
 from idiolect.runs.config import RunConfig, build_method
+from idiolect.runs.privacy import with_noise
 from idiolect.runs.rate_finder import find_rate
-from idiolect.runs.setup import build_setting
+from idiolect.runs.setup import bound_plan, build_setting
 from idiolect.runs.signatures import dump
 from idiolect.runs.smoothness import linear_layer, smoothness_of
 
 LINEAR_BATCH, OTHER_BATCH = 128, 20  # a linear model's batches are cheap, and their noise is what limits it
 LINEAR_ROUNDS, OTHER_ROUNDS = 1000, 200
 PATIENCE = 100
+UNSEEN_SMOOTHNESS = 10.0  # where no row may be looked at: a step of 0.1, the default of most methods
 _UNUSUAL = 3.0  # times the median's: a client that slows all others down is worth a note
 
 
@@ -35,11 +39,36 @@ def decide(config: RunConfig, federation: Federation) -> Decision:
     """Fill in what suits the data."""
     config = decide_all_but_rates(config, federation)
     notes = notes_on_model(config, _setting(config, federation))
-    if not config.open_rates:
-        return Decision(config, notes)
-    smoothness, reason = smoothness_for(config, federation)
-    config, own = with_rates(config, smoothness, len(federation), reason)
+    if config.open_rates:
+        smoothness, reason = smoothness_for(config, federation)
+        config, own = with_rates(config, smoothness, len(federation), reason)
+        notes = (*own, *notes)
+    config, own = decide_noise(config, federation)
     return Decision(config, (*own, *notes))
+
+
+def decide_noise(config: RunConfig, federation: Federation) -> Decision:
+    """Fill in the noise that privacy needs, once rates, rounds and batches are decided."""
+    if config.privacy is None:
+        return Decision(config, ())
+    assert config.rounds is not None, "decided before"
+    privacy = config.privacy
+    # What a run releases does not depend on how much noise there is in it.
+    rehearsed = replace(config, privacy=replace(privacy, noise=privacy.noise or 1.0))
+    setting, plan = _setting(rehearsed, federation), bound_plan(config, federation)
+    privacy, found = with_noise(privacy, setting, plan, config.rounds)
+    return Decision(replace(config, privacy=privacy), (found, *_notes_on_clip(privacy, federation.task)))
+
+
+def _notes_on_clip(privacy: PrivacyChoice, task: Task) -> tuple[str, ...]:
+    """What is to be known where errors, and with them rows' gradients, may be as large as a target is."""
+    if not isinstance(privacy, RowPrivacy) or task.is_classification or task.unit != 1:
+        return ()
+    return (
+        "the target is in units of its own, and a row's gradient counts for "
+        f"privacy.clip={privacy.clip:g} at most: a model that has far to go gets there slowly; "
+        "data.scale_target=true or a larger clip may help",
+    )
 
 
 def notes_on_model(config: RunConfig, setting: Setting) -> tuple[str, ...]:
@@ -85,6 +114,8 @@ def with_rates(config: RunConfig, smoothness: float, clients: int, reason: str) 
 
 def smoothness_for(config: RunConfig, federation: Federation) -> tuple[float, str]:
     """What rates follow from, the same for all methods, and where it comes from."""
+    if config.privacy is not None:
+        return UNSEEN_SMOOTHNESS, "the same for all data: what suits them would tell of rows"
     setting = _setting(config, federation)
     if linear_layer(setting.objective.module) is None:
         return 1 / find_rate(setting), "from trials on training rows of some clients"

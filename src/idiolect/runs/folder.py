@@ -9,6 +9,7 @@
     traffic.parquet     round, client, direction (down, up, brief), part, bits: by the messages' named parts
     diagnostics.parquet round, name, index, value: what the method tells about itself
     timing.parquet      round, seconds: of training since the run began; measured, so never twice the same
+    privacy.parquet     round, client, gradients, releases, epsilon: what a private run spent (`privacy.py`)
     newcomers.parquet   what the run gives to clients that were left out of it, if any (see `newcomers.py`)
     predictions.parquet what the reported models say of each test row (see `predictions.py`)
     summary.json        the reported numbers; its presence says that the run is finished
@@ -22,7 +23,6 @@ A run between silos has more files: see `silo/served_run.py`. Until a run is fin
 `parts/metrics-000005.parquet` and so on, each written at once; `RunFolder.metrics()` reads either.
 """
 
-import hashlib
 import platform
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -35,9 +35,8 @@ from typing import Any
 import pandas as pd
 import torch
 
-from idiolect.core import tree
 from idiolect.core.device import find_device
-from idiolect.data.federation import Federation
+from idiolect.data.federation import Federation, fingerprint
 from idiolect.data.preprocessing import Preprocessing
 from idiolect.engines.compiler.doubt import Doubt
 from idiolect.engines.local_view import stand_in
@@ -73,6 +72,7 @@ from idiolect.store.files import (
 
 FORMAT = "idiolect-run-1"
 NEWCOMERS = "newcomers.parquet"
+SUMMED_METRICS = "summed_metrics.parquet"
 SCHEMA = "schema.json"  # of a run whose data are at silos: how rows become inputs
 
 
@@ -219,6 +219,23 @@ class RunFolder:
             return join("timing", [])  # older runs have none
         return self._table("timing")
 
+    def summed_metrics(self) -> pd.DataFrame:
+        """Metrics over all rows of all silos, where these told them in secure sums only; else empty."""
+        path = self.path / SUMMED_METRICS
+        return read_parquet(path) if path.is_file() else pd.DataFrame()
+
+    def privacy(self) -> pd.DataFrame:
+        """What a private run has spent, round by round; of others nothing."""
+        if self.finished and not (self.path / "privacy.parquet").is_file():
+            return join("privacy", [])
+        return self._table("privacy")
+
+    def spent_by(self, round_number: int) -> dict[str, float]:
+        """ε of each client that took part in a round, after it; while the run is played."""
+        path = self.path / "parts" / f"privacy-{round_number:06d}.parquet"
+        table = read_parquet(path) if path.is_file() else join("privacy", [])
+        return {str(entry.client): float(entry.epsilon) for entry in table.itertuples()}  # type: ignore[arg-type]
+
     def newcomers(self) -> pd.DataFrame:
         """Metrics of the clients that were left out of training, before and after they got their models."""
         path = self.path / NEWCOMERS
@@ -311,7 +328,7 @@ class RunFolder:
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Join the parts; the summary, written last, marks the run as finished."""
-        for name in TABLES:
+        for name in TABLES if self.config.privacy is not None else TABLES.keys() - {"privacy"}:
             write_parquet(self.path / f"{name}.parquet", self._table(name))
         write_json(self.path / "summary.json", summary)
         remove_folder(self.path / "parts")
@@ -347,17 +364,6 @@ def client_table(federation: Federation) -> pd.DataFrame:
             "test": federation.test.sizes.numpy(),
         }
     )
-
-
-def fingerprint(federation: Federation) -> str:
-    """A digest of all data: a resumed run must see what it saw before."""
-    digest = hashlib.sha256("\n".join(federation.names).encode())
-    parts = (federation.train, federation.validation, federation.test)
-    digest.update("".join(tree.to_named(federation.inputs)).encode())  # nothing if there is one tensor
-    inputs = tree.leaves(federation.inputs)
-    for tensor in (*inputs, federation.targets, *(t for p in parts for t in (p.index, p.offsets))):
-        digest.update(tensor.contiguous().numpy().tobytes())
-    return digest.hexdigest()
 
 
 def versions() -> dict[str, str]:

@@ -16,6 +16,7 @@ ADDED_LATER: dict[str, Any] = {
     "statistics": None,
     "train": None,
     "outer": None,
+    "privacy": None,
 }
 
 

@@ -8,16 +8,17 @@ import pandas as pd
 import torch
 
 from idiolect.core.device import is_here
-from idiolect.data.federation import Federation
+from idiolect.data.federation import Federation, fingerprint
 from idiolect.errors import UserError
 from idiolect.evaluation.metrics import Measures
 from idiolect.runs.config import RunConfig
 from idiolect.runs.decisions import decide
-from idiolect.runs.folder import RunFolder, fingerprint
+from idiolect.runs.folder import RunFolder
 from idiolect.runs.identity import identity
 from idiolect.runs.lock import alone_in, creating_in
-from idiolect.runs.newcomers import meet_newcomers, newcomer_numbers
+from idiolect.runs.newcomers import meet_newcomers, most_of_newcomers, newcomer_numbers, newcomers_spend
 from idiolect.runs.predictions import keep_predictions
+from idiolect.runs.privacy import ledger_of, spent_in_all
 from idiolect.runs.rounds import Training, Watcher, play_rounds
 from idiolect.runs.run_summary import summarise_run
 from idiolect.runs.setup import build_simulation, load_parties, place_states
@@ -41,6 +42,8 @@ def start_or_continue(config: RunConfig, watch: Watch = nobody) -> RunFolder:
     federation, newcomers = load_parties(config)
     decision = decide(config, federation)
     simulation = check(decision.config, federation)
+    if newcomers is not None:
+        refuse_newcomers(decision.config, simulation, newcomers)
     with creating_in(config.folder.parent):
         folder = find_run(config)  # another process may have been faster
         folder = folder or RunFolder.create(
@@ -58,6 +61,12 @@ def check(config: RunConfig, federation: Federation) -> Simulation:
     """What is to be played; what is wrong with the settings is said before a folder is made."""
     config.evaluation.measures(federation)
     return build_simulation(config, federation)
+
+
+def refuse_newcomers(config: RunConfig, simulation: Simulation, newcomers: Federation) -> None:
+    """Refuse those who would spend too much, or whose training looks at rows as they are; before a run."""
+    trainings = len(simulation.method.kinds) if config.evaluation.choose == "validation" else 1
+    newcomers_spend(simulation, newcomers, config.newcomers.steps, trainings=trainings, alone=True)
 
 
 def find_run(config: RunConfig) -> RunFolder | None:
@@ -134,10 +143,13 @@ def play(
     torch.set_num_threads(config.threads)
     measures = config.evaluation.measures(training.federation)
     folder.log(f"{'started' if training.round == 0 else 'continued'} at round {training.round}")
+    ledger = ledger_of(training, config.privacy, folder.privacy())
     trackers = open_trackers(config.trackers, folder.path, training.round)
     try:
         told = [*watchers, _Tracking(trackers)]
-        broke_off = play_rounds(training, config.pace, measures, folder, told, config.evaluation.choose)
+        broke_off = play_rounds(
+            training, config.pace, measures, folder, told, config.evaluation.choose, ledger
+        )
     finally:
         for tracker in trackers:
             tracker.close()
@@ -151,11 +163,17 @@ def play(
         config.evaluation.choose,
         broke_off,
     )
-    ended = broke_off or f"finished after round {training.round}"
+    ended = broke_off.reason if broke_off else f"finished after round {training.round}"
+    if ledger is not None and config.privacy is not None:
+        summary["privacy"] = spent_in_all(config.privacy, folder.privacy())
     if isinstance(training, Simulation):  # silos keep their rows to themselves
         keep_predictions(folder, training, summary)
         if newcomers is not None:
             summary["newcomers"] = _meet(folder, training, newcomers, summary, measures)
+            if "privacy" in summary:
+                summary["privacy"]["newcomers_epsilon"] = most_of_newcomers(
+                    training, newcomers, config.newcomers.steps, summary
+                )
     folder.finish(summary)
     folder.log(ended)
     return folder

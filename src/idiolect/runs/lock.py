@@ -13,7 +13,7 @@ LOCK = "lock"
 
 
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
+def alone_in(folder: Path, remedy: str = "wait for it, or choose another out") -> Iterator[None]:
     """Nobody else plays what is in a folder as long as the block lasts; else a second one is refused."""
     with clear_write_errors(folder / LOCK):
         file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
@@ -21,9 +21,7 @@ def alone_in(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(
-                f"{str(folder)!r} is in use: another process plays it; wait for it, or choose another out"
-            ) from None
+            raise UserError(f"{str(folder)!r} is in use: another process plays it; {remedy}") from None
         yield
     finally:
         os.close(file)

@@ -1,4 +1,4 @@
-"""What is to be known about reported numbers, in sentences: who diverged, what to try, what is untrained."""
+"""What is to be known about reported numbers, in sentences: who diverged, what is spent."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,22 +9,34 @@ from idiolect.core.method import Method
 from idiolect.core.schedule import Clock
 from idiolect.runs.config import build_method
 from idiolect.runs.folder import RunFolder
+from idiolect.runs.privacy import privacy_of, privacy_sentence
 
 MOST_NAMED = 5
 # Divergence is no matter of these rates: what they move is projected onto shares or a weight.
 _HARMLESS_RATES = ("shares_rate", "mixing_rate")
 _SMALLER = 10
+_SUITED = "(rates that are left open suit the data)"
+_NOISY = "(noise moves models too: it is less with larger batches, fewer rounds or a larger privacy.epsilon)"
 _LARGEST = 0.1  # that is worth trying after a divergence: inputs are standardised
 
 
 def run_notes(summary: Mapping[str, Any], method: Method, prefix: str = "") -> list[str]:
     """Sentences about a run; in a comparison `prefix` is the method's name, for whose settings it stands."""
+    spent = privacy_sentence(summary)
+    return [*training_notes(summary, method, prefix), *([spent] if spent else [])]
+
+
+def training_notes(summary: Mapping[str, Any], method: Method, prefix: str = "") -> list[str]:
+    """Those of them that are a reason to train again in another way."""
     kinds = summary["kinds"]
     notes = []
     if summary["diverged"]:
         told = "; ".join(_diverged(kind, kinds[kind]) for kind in summary["diverged"])
-        hint = " ".join([*smaller_rates(method, prefix), "(rates that are left open suit the data)"])
+        is_private = "privacy" in summary or privacy_of(method) is not None
+        hint = " ".join([*smaller_rates(method, prefix), _NOISY if is_private else _SUITED])
         notes.append(f"{summary['ended'] or 'diverged'}: {told}; try {hint}")
+    elif summary["ended"]:
+        notes.append(f"ended before all rounds were played: {summary['ended']}")
     if untrained := [kind for kind, numbers in kinds.items() if numbers["untrained"]]:
         told = f"for {_listed(untrained)} the model before training is reported"
         notes.append(f"untrained: {told}{_why(summary)}")

@@ -4,7 +4,7 @@ Each method says how (`Method.newcomer`): fine-tune the shared model, train one'
 the nearest group, learn whom to learn from. The server's state does not change.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from idiolect.evaluation.metrics import Measures, evaluate
 from idiolect.runs.client_model import ClientModels, export_client
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.lifecycle import reported_simulation
+from idiolect.runs.newcomers import newcomers_spend
 from idiolect.runs.run_summary import thresholds_of
 from idiolect.runs.settings import Settings
 from idiolect.simulation import Simulation
@@ -32,10 +33,17 @@ DATA_OPTIONS = ("name", "client", "fractions", *READING_OPTIONS)
 class Newcomers(ClientModels):
     """Models for clients that were not there in training, and how good they are."""
 
-    def __init__(self, simulation: Simulation, measures: Measures, folder: Path | None) -> None:
+    def __init__(
+        self,
+        simulation: Simulation,
+        measures: Measures,
+        folder: Path | None,
+        epsilons: Mapping[str, float] | None = None,
+    ) -> None:
         super().__init__(simulation, measures.thresholds)
         self.metrics = evaluate(simulation, measures)
         self.folder = folder  # a model for each client in it; None: nothing was saved
+        self.epsilons = dict(epsilons or {})  # what it cost each one's rows, if the run hides rows
 
 
 def personalize(run: RunFolder, settings: Settings) -> Newcomers:
@@ -58,14 +66,16 @@ def personalize(run: RunFolder, settings: Settings) -> Newcomers:
         seed=config.seed,
         fractions=data.get("fractions") or config.data.get("fractions") or DEFAULT_FRACTIONS,
     )
-    simulation = train_newcomers(trained, federation, settings.get("steps"))
+    steps = _checked_steps(settings.get("steps"))
+    epsilons = newcomers_spend(trained, federation, steps)
+    simulation = train_newcomers(trained, federation, steps)
     folder = Path(settings["out"]) if settings.get("out") else None
     thresholds = thresholds_of(run.summary())  # a few newcomers' own would be noise
     if folder is not None:
         for name in federation.names:
             export_client(simulation, config, name, folder / name, thresholds=thresholds)
     measures = replace(config.evaluation.measures(federation), thresholds=thresholds)
-    return Newcomers(simulation, measures, folder)
+    return Newcomers(simulation, measures, folder, epsilons)
 
 
 def _read(data: Settings, of_run: Settings) -> pd.DataFrame:
@@ -82,9 +92,14 @@ def _read(data: Settings, of_run: Settings) -> pd.DataFrame:
 
 def train_newcomers(trained: Simulation, federation: Federation, steps: int | None) -> Simulation:
     """The newcomers' own simulation, after the exchange that the method has for them."""
+    return trained.newcomers(federation, steps=_checked_steps(steps))
+
+
+def _checked_steps(steps: int | None) -> int | None:
+    """How many steps newcomers take in place of the method's own."""
     if steps is not None and (not isinstance(steps, int) or steps < 1):
         raise UserError(f"steps={steps} is not possible: it must be a whole number of at least 1")
-    return trained.newcomers(federation, steps=steps)
+    return steps
 
 
 def _refuse_unknown(given: dict[str, object], known: Sequence[str], prefix: str) -> None:

@@ -6,13 +6,14 @@ import pandas as pd
 
 from idiolect.evaluation.metrics import COLUMNS
 
-TableName = Literal["metrics", "rounds", "traffic", "diagnostics", "timing"]
+TableName = Literal["metrics", "rounds", "traffic", "diagnostics", "timing", "privacy"]
 TABLES: dict[TableName, tuple[str, ...]] = {
     "metrics": COLUMNS,
     "rounds": ("round", "down_bits", "up_bits", "brief_bits"),
     "traffic": ("round", "client", "direction", "part", "bits"),
     "diagnostics": ("round", "name", "index", "value"),
     "timing": ("round", "seconds"),
+    "privacy": ("round", "client", "gradients", "releases", "epsilon"),
 }
 # Of the tables that may be empty.
 TYPES = {
@@ -28,6 +29,9 @@ TYPES = {
     "index": "int64",
     "value": "float64",
     "seconds": "float64",
+    "gradients": "int64",
+    "releases": "int64",
+    "epsilon": "float64",
 }
 
 

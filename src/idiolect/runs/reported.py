@@ -96,7 +96,3 @@ class Reported:
         if not losses:
             return None
         return pd.concat(losses, axis=1).mean(axis=1).reindex(self.clients)
-
-    def why_no_intervals(self) -> str | None:
-        """Why some run has no predictions, if one has none."""
-        return next((why for each in self.runs.values() if (why := why_none(each.run))), None)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import pandas as pd
@@ -19,6 +19,8 @@ from idiolect.errors import DivergenceError
 from idiolect.evaluation.metrics import Measures, Metric
 from idiolect.evaluation.summary import BestRound, Choice, Score, last_improvement, validation_scores
 from idiolect.methods.groups import adjusted_rand_index
+from idiolect.participation.sampling import Plan
+from idiolect.runs.privacy import BudgetSpentError, Ledger
 from idiolect.runs.records import TABLES, TYPES, TableName
 
 
@@ -39,6 +41,12 @@ class Training(Protocol):
 
     server: ServerState
     round: int
+    plan: Plan
+
+    @property
+    def knows_rows(self) -> bool:
+        """Whether it is known here how many rows each client has."""
+        ...
 
     @property
     def engine(self) -> Engine:
@@ -117,6 +125,13 @@ class Watcher(Protocol):
         ...
 
 
+class Ending(NamedTuple):
+    """Why a training has fewer rounds than were planned."""
+
+    reason: str
+    diverged: bool
+
+
 def play_rounds(
     training: T,
     pace: Pace,
@@ -124,12 +139,13 @@ def play_rounds(
     keeper: Keeper[T],
     watchers: Sequence[Watcher] = (),
     choice: Choice = "validation",
-) -> str | None:
+    ledger: Ledger | None = None,
+) -> Ending | None:
     """Play the rounds that are left, evaluating and saving at the pace; why rounds are missing, if they are.
 
     What is written at a round depends on the configuration and the round alone, but for the seconds, so a run
     that was killed and continued writes the same parts again. A training that cannot go on because it
-    diverged has ended.
+    diverged has ended, and one whose privacy is spent.
     """
     best = _BestSoFar(training, keeper.metrics(), measures.main, choice)
     stagnation = _Stagnation(training, keeper.metrics(), measures.main, pace.patience)
@@ -153,12 +169,17 @@ def play_rounds(
         log.hand_over(keeper, 0)
     while training.round < pace.rounds and not stagnation.over:
         try:
-            with watch.running():
+            if ledger is not None:  # paid before the work: a round that diverges has released something too
+                spent = ledger.charge(training.server, training.round)
+                keeper.add("privacy", training.round + 1, _table("privacy", spent))
+            with watch.running(), ledger.witnessing(training.engine) if ledger is not None else nullcontext():
                 result = training.advance()
-        except DivergenceError as diverged:
+        except (DivergenceError, BudgetSpentError) as end:
             if log.exchanged:  # else the parts of this round are written already
                 log.hand_over(keeper, training.round)
-            return f"diverged in round {training.round + 1}: {diverged}"
+            if isinstance(end, DivergenceError):
+                return Ending(f"diverged in round {training.round + 1}: {end}", diverged=True)
+            return Ending(str(end), diverged=False)
         log.add(result, training.round)
         log.seconds[training.round] = watch.seconds
         for doubt in result.doubts:

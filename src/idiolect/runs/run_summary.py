@@ -18,6 +18,7 @@ from idiolect.evaluation.summary import (
     summarise,
     values_at,
 )
+from idiolect.runs.rounds import Ending
 from idiolect.strict_json import nan_for_null
 
 _INFINITE_IF_FAILED = ("mean", "weighted", "worst_tenth", "min", "max", "worst", "validation")
@@ -31,10 +32,11 @@ def summarise_run(
     measures: Measures,
     method: Method,
     choice: Choice,
-    broke_off: str | None = None,
+    broke_off: Ending | None = None,
 ) -> dict[str, Any]:
     """The reported numbers of each model kind, and who failed; `broke_off` says why rounds are missing."""
     part, metric = reported_part(metrics), measures.main
+    all_diverged = broke_off is not None and broke_off.diverged
     by_kind = {}
     for kind in method.kinds:
         # Silos may tell nothing of their models.
@@ -62,8 +64,8 @@ def summarise_run(
         "chosen_by": choice,
         "judged_by": method.judged_by,
         "kinds": by_kind,
-        "ended": broke_off,
-        "diverged": [kind for kind in method.kinds if broke_off or by_kind[kind]["diverged"]],
+        "ended": None if broke_off is None else broke_off.reason,
+        "diverged": [kind for kind in method.kinds if all_diverged or by_kind[kind]["diverged"]],
         "down_bits": int(rounds["down_bits"].sum()),
         "up_bits": int(rounds["up_bits"].sum()),
         "brief_bits": int(rounds["brief_bits"].sum()),

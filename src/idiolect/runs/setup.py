@@ -1,9 +1,11 @@
 """From a configuration to what it is played with."""
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -13,7 +15,7 @@ from idiolect.core.device import find_device
 from idiolect.core.method import Method
 from idiolect.data.catalogue import CATALOGUE as DATA
 from idiolect.data.catalogue import is_name, load
-from idiolect.data.federation import Federation, upper_class_shares
+from idiolect.data.federation import Federation, fingerprint, upper_class_shares
 from idiolect.data.hints import listed
 from idiolect.engines.assembly import set_up
 from idiolect.engines.engine import Setting
@@ -22,7 +24,12 @@ from idiolect.errors import UserError
 from idiolect.models import CATALOGUE as MODELS
 from idiolect.models import build_model
 from idiolect.models.preparation import Preparation, without_preparation
+from idiolect.participation.sampling import Plan
+from idiolect.privacy.row_private import RowPrivate
+from idiolect.privacy.settings import RowPrivacy, SiloPrivacy
+from idiolect.privacy.silo_private import SiloPrivate
 from idiolect.runs.config import AT_SILOS, RunConfig, build_method
+from idiolect.runs.signatures import dump
 from idiolect.simulation import Simulation
 from idiolect.store.disk import DiskStore
 from idiolect.store.roster import Roster
@@ -86,7 +93,7 @@ def build_setting(config: RunConfig, federation: Federation, store: Store | None
     else:
         model = preparation.prepare_copy(model, config.seed)
     return set_up(
-        _method_of(config),
+        _method_of(config, noise_origin(config, federation)),
         model,
         federation,
         seed=config.seed,
@@ -101,11 +108,32 @@ def build_setting(config: RunConfig, federation: Federation, store: Store | None
     )
 
 
-def _method_of(config: RunConfig) -> Method:
+def noise_origin(config: RunConfig, federation: Federation) -> str:
+    """What a private run's noise follows from besides its seed: all that it computes with, and its rows.
+
+    Silos have secrets instead.
+    """
+    if config.privacy is None or config.at_silos:
+        return ""
+    method = build_method(config.method)
+    told: list[Any] = [fingerprint(federation), method.name, dump(method)]
+    told += [getattr(config, name) for name in ("model", "train", "batch_size", "weight_decay", "clip")]
+    told += [dump(part) if part else None for part in (config.privacy, config.outer, config.robust)]
+    told += [dump(config.codec), config.statistics, config.dtype]
+    text = json.dumps(told, sort_keys=True, default=lambda thing: type(thing).__qualname__)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _method_of(config: RunConfig, origin: str) -> Method:
     """The method with what the settings put around it."""
     method = build_method(config.method)
     if config.outer is not None:
         method = Outer(method, config.outer)
+    if isinstance(config.privacy, RowPrivacy):
+        batch_size = None if config.batch_size == "all" else config.batch_size
+        method = RowPrivate(method, config.privacy, batch_size, origin)
+    if isinstance(config.privacy, SiloPrivacy):
+        method = SiloPrivate(method, config.privacy, adds_noise=not config.at_silos, origin=origin)
     if config.robust is not None:
         method = Robust(method, config.robust)
     return config.codec.wrap(method)
@@ -120,10 +148,16 @@ def preparation_of(config: RunConfig) -> Preparation:
 
 def build_simulation(config: RunConfig, federation: Federation, way: Way | None = None) -> Simulation:
     """Everything that a run moves, before its first round; `way`: how its clients were computed before."""
+    return Simulation.of(
+        build_setting(config, federation), bound_plan(config, federation), config.engine, way
+    )
+
+
+def bound_plan(config: RunConfig, federation: Federation) -> Plan:
+    """Who takes part, among the clients that there are."""
     participation = config.participation
     upper_shares = upper_class_shares(federation) if participation.looks_at_classes else None
-    plan = participation.bind(federation.names, upper_shares)
-    return Simulation.of(build_setting(config, federation), plan, config.engine, way)
+    return participation.bind(federation.names, upper_shares)
 
 
 def place_states(simulation: Simulation, config: RunConfig, folder: Path) -> None:

@@ -41,12 +41,12 @@ def clear_write_errors(path: Path) -> Iterator[None]:
         raise UserError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Put a file in place at once."""
+def write_bytes(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Put a file in place at once; `mode`: who may use it, as far as the umask allows."""
     temporary = path.with_name(TEMPORARY + path.name)
     with clear_write_errors(path):
         try:
-            with temporary.open("wb") as file:
+            with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -102,9 +102,9 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def write_json(path: Path, content: Any) -> None:
+def write_json(path: Path, content: Any, mode: int = 0o666) -> None:
     """A JSON file that people can read too; what is not a finite number is null."""
-    write_bytes(path, (to_json(content) + "\n").encode())
+    write_bytes(path, (to_json(content) + "\n").encode(), mode)
 
 
 def read_json(path: Path) -> Any:

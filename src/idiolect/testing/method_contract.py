@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from idiolect.core import tree
 from idiolect.core.method import Method, PredictorKind
 from idiolect.core.objective import members_of
 from idiolect.core.observed import observed
+from idiolect.core.tree import Tree
 from idiolect.errors import UserError
 from idiolect.participation.sampling import Plan, Uniform
 from idiolect.simulation import Simulation
@@ -42,6 +44,7 @@ class Reduction:
     other_kind: PredictorKind
 
 
+Played = Callable[[], Tree]
 FixedPoint = Callable[[Quadratics], Mapping[PredictorKind, Tensor]]
 
 
@@ -58,22 +61,28 @@ def check_method(
     end on asymmetric quadratics, one row for each client; without it that clause is not checked.
     """
     bare, name, method = method, type(method).__name__, observed(with_own_codec(method))
+    # What several clauses compare others with is played once.
+    plain = cache(lambda: _played(method, Uniform(), 2))
+    partial = cache(lambda: _played(method, PartialWork(), ROUNDS))
     clauses: list[Clause] = [
         ("inputs are not changed", lambda: _inputs_unchanged(method)),
         ("messages are of their declared type", lambda: _messages_typed(method)),
-        ("nothing but messages crosses, nothing but states is remembered", lambda: _only_messages(method)),
+        (
+            "nothing but messages crosses, nothing but states is remembered",
+            lambda: _only_messages(method, partial),
+        ),
         ("states survive serialisation", lambda: _states_survive(method)),
         ("vectorised equals sequential", lambda: _engines_agree(method, Uniform(rate=0.7))),
-        ("clients that finish early stand still", lambda: _engines_agree(method, PartialWork())),
+        ("clients that finish early stand still", lambda: _engines_agree(method, PartialWork(), partial)),
         *(
             (f"vectorised equals sequential on {name}", lambda model=model: _agree_on(method, model))
             for name, model in ZOO.items()
         ),
-        ("the order of clients is irrelevant", lambda: _order_irrelevant(method)),
+        ("the order of clients is irrelevant", lambda: _order_irrelevant(method, plain)),
         ("a client can join at any round", lambda: _arrivals_welcome(method)),
         ("a newcomer gets a model of its own", lambda: _newcomers_welcome(method)),
         ("models have the names of the model's parameters", lambda: _names_kept(method)),
-        ("to look at clients changes nothing", lambda: _looking_changes_nothing(method)),
+        ("to look at clients changes nothing", lambda: _looking_changes_nothing(method, plain)),
         ("it can be a key, and its copies are equal", lambda: _hashable(method)),
         ("a codec compresses it, or is refused in words", lambda: _compressible(bare)),
         *((f"reduces to {r.other.name}", lambda r=r: _reduces(method, r)) for r in reductions),
@@ -85,6 +94,11 @@ def check_method(
     require_clauses(name, clauses)
 
 
+def _played(method: Method, plan: Plan, rounds: int) -> Tree:
+    """What the method comes to on the sequential engine."""
+    return everything(simulate(copy.deepcopy(method), plan=plan).play(rounds))
+
+
 def _inputs_unchanged(method: Method) -> None:
     simulate(Watched(copy.deepcopy(method)), plan=PartialWork()).play(2)
 
@@ -93,10 +107,9 @@ def _messages_typed(method: Method) -> None:
     simulate(Typed(copy.deepcopy(method))).play(2).predictors()
 
 
-def _only_messages(method: Method) -> None:
-    together = simulate(copy.deepcopy(method), plan=PartialWork()).play(ROUNDS)
+def _only_messages(method: Method, together: Played) -> None:
     apart = simulate(Wired(copy.deepcopy(method), copy.deepcopy(method)), plan=PartialWork()).play(ROUNDS)
-    require_equal(everything(apart), everything(together), 0.0)
+    require_equal(everything(apart), together(), 0.0)
 
 
 def _states_survive(method: Method) -> None:
@@ -110,10 +123,10 @@ def _states_survive(method: Method) -> None:
     require_equal(everything(second), everything(unbroken), 0.0)
 
 
-def _engines_agree(method: Method, plan: Plan) -> None:
-    sequential = simulate(copy.deepcopy(method), plan=plan).play(ROUNDS)
+def _engines_agree(method: Method, plan: Plan, sequential: Played | None = None) -> None:
     vectorised = simulate(copy.deepcopy(method), "vectorised", plan=plan).play(ROUNDS)
-    require_equal(everything(vectorised), everything(sequential), EQUAL)
+    expected = _played(method, plan, ROUNDS) if sequential is None else sequential()
+    require_equal(everything(vectorised), expected, EQUAL)
 
 
 def _agree_on(method: Method, model: Callable[[], nn.Module]) -> None:
@@ -126,18 +139,17 @@ def _agree_on(method: Method, model: Callable[[], nn.Module]) -> None:
     require_equal(everything(vectorised.play(2)), everything(sequential.play(2)), EQUAL)
 
 
-def _order_irrelevant(method: Method) -> None:
-    forwards = simulate(copy.deepcopy(method)).play(2)
+def _order_irrelevant(method: Method, forwards: Played) -> None:
     backwards = simulate(Reversed(copy.deepcopy(method))).play(2)
-    require_equal(everything(backwards), everything(forwards), EQUAL)
+    require_equal(everything(backwards), forwards(), EQUAL)
 
 
 def _arrivals_welcome(method: Method) -> None:
-    for joined in (1, ROUNDS - 1):
-        simulation = simulate(copy.deepcopy(method), plan=PartialWork(joins={2: joined})).play(ROUNDS)
-        for name, value in tree.to_named(everything(simulation)).items():
-            if not torch.isfinite(value).all():
-                raise AssertionError(f"{name} is not finite after a client joined in round {joined}")
+    early, late = 1, ROUNDS - 1
+    arrivals = PartialWork(joins={2: early, 3: late})
+    for name, value in tree.to_named(_played(method, arrivals, ROUNDS)).items():
+        if not torch.isfinite(value).all():
+            raise AssertionError(f"{name} is not finite after clients joined in rounds {early} and {late}")
 
 
 def _newcomers_welcome(method: Method) -> None:
@@ -167,13 +179,13 @@ def _names_kept(method: Method) -> None:
                 raise AssertionError(f"the {kind} model has the parameters {list(member)}, not {list(names)}")
 
 
-def _looking_changes_nothing(method: Method) -> None:
+def _looking_changes_nothing(method: Method, unwatched: Played) -> None:
     """Adaptation included: a run that is looked at in every round ends like one that is not."""
-    watched, unwatched = (simulate(copy.deepcopy(method)) for _ in range(2))
+    watched = simulate(copy.deepcopy(method))
     for _ in range(2):
         watched.predictors()
         watched.advance()
-    require_equal(everything(watched), everything(unwatched.play(2)), 0.0)
+    require_equal(everything(watched), unwatched(), 0.0)
 
 
 def _hashable(method: Method) -> None:

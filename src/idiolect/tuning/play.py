@@ -4,11 +4,10 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 
-from idiolect.data.federation import Federation
+from idiolect.data.federation import Federation, fingerprint
 from idiolect.errors import UserError
 from idiolect.evaluation.metrics import Measures, label_of
 from idiolect.runs.decisions import decide_all_but_rates, smoothness_for
-from idiolect.runs.folder import fingerprint
 from idiolect.runs.lifecycle import check
 from idiolect.runs.lock import LOCK, alone_in
 from idiolect.runs.settings import write_settings

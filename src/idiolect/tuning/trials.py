@@ -11,11 +11,12 @@ import torch
 
 from idiolect.data.federation import Federation, Rows
 from idiolect.engines.compiler.doubt import Doubt
-from idiolect.evaluation.convergence import FAR_ABOVE, failed_clients
+from idiolect.evaluation.convergence import FAR_ABOVE, failed_clients, untrained_kind
 from idiolect.evaluation.metrics import Measures
 from idiolect.evaluation.summary import BestRound, Choice, Score, means, values_at
 from idiolect.methods.catalogue import find_method
 from idiolect.runs.config import RunConfig
+from idiolect.runs.decisions import decide_noise
 from idiolect.runs.records import TableName, join
 from idiolect.runs.rounds import play_rounds
 from idiolect.runs.setup import build_simulation
@@ -78,6 +79,7 @@ def without_test_rows(federation: Federation) -> Federation:
 
 def play_trial(config: RunConfig, federation: Federation, measures: Measures, follow: Follow) -> Outcome:
     """Train with a decided configuration on a federation without test rows."""
+    config = decide_noise(config, federation).config
     simulation = build_simulation(config, federation)
     assert config.threads is not None, "decided"
     torch.set_num_threads(config.threads)
@@ -90,7 +92,7 @@ def play_trial(config: RunConfig, federation: Federation, measures: Measures, fo
         state = stop.state
     outcome = Outcome(state, judge.value, judge.loss, judge.best.round or 0, simulation.round)
     if broke_off or (state == "complete" and judge.diverged):
-        return outcome._replace(state="diverged", reason=broke_off or judge.diverged)
+        return outcome._replace(state="diverged", reason=broke_off.reason if broke_off else judge.diverged)
     if state == "complete" and not math.isfinite(judge.value):
         return outcome._replace(
             state="failed", reason=f"{measures.main.name} has no value on validation rows"
@@ -119,7 +121,8 @@ class _Judge:
             return f"diverged: the loss of client {failed[0]!r} is not finite"
         if failed := failed_clients(metrics, self.kind, last):
             return f"diverged: the loss of client {failed[0]!r} is not finite after round {last}"
-        first, ended = float(losses.iloc[0]), float(losses.iloc[-1])
+        untrained = means(metrics, untrained_kind(metrics, self.kind), "validation", "loss")
+        first, ended = float(untrained.iloc[0]), float(losses.iloc[-1])
         if 0 < FAR_ABOVE * first < ended:
             return f"diverged: the mean validation loss went from {first:.4g} to {ended:.4g}"
         return ""

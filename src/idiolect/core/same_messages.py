@@ -1,4 +1,4 @@
-"""What changes only what a server does with replies: clients and messages are those of the method."""
+"""What stands around a method and leaves its states and messages as they are, but for what they hold."""
 
 from abc import ABC
 from typing import NamedTuple
@@ -17,8 +17,8 @@ class Client(NamedTuple):
     inner: ClientState
 
 
-class ServerSide(MethodAround, ABC):
-    """A method with something around its server."""
+class SameMessages(MethodAround, ABC):
+    """A method with something around it that sends nothing of its own."""
 
     def client_init(self, server: ServerState, client_id: Tensor) -> Client:
         """The method's own."""
@@ -38,8 +38,8 @@ class ServerSide(MethodAround, ABC):
         return Transport(exchange)
 
 
-class ServerSideExchange(ExchangeAround, ABC):
-    """An exchange with something around its server."""
+class SameMessagesExchange(ExchangeAround, ABC):
+    """An exchange with something around it that sends nothing of its own."""
 
     @property
     def relative_to(self) -> dict[str, str]:  # type: ignore[override]

@@ -1,0 +1,1 @@
+"""Differential privacy: what is released of rows or of silos is clipped, noised and counted."""
