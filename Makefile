@@ -25,9 +25,10 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 demo: $(VENV)/.demo ## Install, then compare methods on the bundled data: an answer and a report page
 	$(BIN)/idiolect compare methods=local,fedavg,apfl,additive,efl,pfedkm,perm data=vowels seeds=2 evaluate_every=10 out=runs/demo
 
-# Two processes with one thread each: with two each they would wait for one another.
+# Two processes with one thread each: with two each they would wait for one another. Each begins with a half of the
+# files, so that what the tests of a file share is mostly made once.
 test: $(VENV)/.dev ## Install what the tests need and run them all
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
 test-slow: $(VENV)/.dev ## The long tests: paper studies, large federations
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
@@ -42,8 +43,9 @@ $(VENV)/.distributed: $(VENV)/.dev
 	$(PIP) -e '.[dev,distributed]'
 	@touch $@
 
+# Two files at a time: these tests wait more than they compute.
 test-distributed: $(VENV)/.distributed ## Ray actors, and silos on Flower as processes of their own (minutes)
-	timeout 2700 $(BIN)/python -m pytest -m distributed tests/distributed $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 timeout 2700 $(BIN)/python -m pytest -n 2 --dist loadfile -m distributed tests/distributed $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev ## Linters and type checks
 	$(BIN)/ruff check .

@@ -88,6 +88,15 @@ RUN = [
     ("method=fedavg data=vowels lr='{name: slow}'", "method.learning_rate=slow", "'per_round'"),
     ("method=fedavg data=vowels method.local_steps=0", "method.local_steps=0", "greater than or equal to 1"),
     ("method=fedavg data=vowels local_epochs=0", "method.local_steps=0", "greater than or equal to 1"),
+    ("method=fedavg data=vowels privacy=row", "privacy=row", "privacy.unit=row"),
+    ("method=fedavg data=vowels privacy.epsilon=3", "privacy.unit is missing", "row or silo"),
+    ("method=fedavg data=vowels privacy.unit=row", "privacy.epsilon=3", "privacy.noise=1.1"),
+    ("method=fedavg data=vowels privacy.unit=row privacy.epsilon=-1", "privacy.epsilon=-1", "greater than 0"),
+    (
+        "method=fedavg data=vowels privacy.unit=silo privacy.noise=1 robust=median",
+        "privacy.unit=silo",
+        "robust",
+    ),
     ("method=fedavg data=vowels rounds=ten", "rounds=ten", "a whole number"),
     ("method=fedavg data=vowels rounds=0", "rounds=0", "greater than or equal to 1"),
     ("method=fedavg data=vowels rounds=2.5", "rounds=2.5", "a whole number"),
@@ -548,10 +557,15 @@ def test_tables_are_refused(name: str, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_the_page_has_a_hundred_commands_and_no_others() -> None:
+    from silo.test_key_cycle import REFUSED as OF_KEYS  # these import from here
+    from silo.test_ledger import REFUSED as OF_LEDGERS
+
     given = {f"run {case[0]}" for case in RUN} | {f"compare {case[0]}" for case in COMPARE}
     given |= {f"tune {case[0]}" for case in TUNE}
     given |= {command for harm, command, _ in RUN_FOLDERS if harm is nothing}
     given |= {f"data {name} client=site target=y {case[1]}".strip() for name, case in TABLES.items()}
+    given |= {" ".join(("silo", *arguments, "--keys keys")) for arguments, _ in OF_KEYS}
+    given |= {command for command, _ in OF_LEDGERS}
     found = [
         line[3:].partition("` | ")[0] for line in PAGE.read_text().splitlines() if line.startswith("| `")
     ]

@@ -19,7 +19,7 @@ from flwr.cli.build import build_fab_from_files
 from distributed.deployment import joining, started, wait_for
 from idiolect.silo import superlink
 from idiolect.silo.coordinator import coordinate
-from idiolect.silo.keys import init_keys
+from idiolect.silo.keys import admitted_keys, init_keys
 from idiolect.silo.processes import Child, free_port
 from idiolect.silo.served_run import ServedRun
 from silo.problem import SILOS, config, deployed
@@ -88,7 +88,8 @@ def minimal(folder: Path) -> list[float]:
     with ExitStack() as stack:
         child = stack.enter_context(Child("flower-superlink", link, folder / "link"))
         connection = superlink._Control(control, keys / "coordinator", child)
-        connection.register(SILOS, keys / "coordinator")
+        for key in admitted_keys(keys / "coordinator").values():
+            connection.register(key)
         for name in SILOS:
             arguments = ["--superlink", address, "--root-certificates", str(keys / name / "ca.pem")]
             arguments += ["--auth-supernode-private-key", str(keys / name / "silo.key")]

@@ -2,13 +2,12 @@
 
 import os
 import signal
-import subprocess
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from distributed.deployment import joining, started, wait_for
+from distributed.deployment import BUSY, joining, started, supernode_of, wait_for
 from idiolect.runs.settings import write_settings
 from idiolect.silo.keys import init_keys
 from idiolect.silo.processes import free_port
@@ -17,14 +16,6 @@ from silo.problem import config, deployed
 
 pytest.importorskip("flwr")
 pytestmark = pytest.mark.distributed
-
-
-def supernode_of(process: subprocess.Popen[bytes]) -> int | None:
-    """The number of the SuperNode that `idiolect join` has started."""
-    for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
-        if b"flower-supernode" in Path(f"/proc/{child}/cmdline").read_bytes():
-            return int(child)
-    return None
 
 
 def test_join_survives_and_says_what_is_in_the_way(tmp_path: Path) -> None:
@@ -54,7 +45,7 @@ def test_join_survives_and_says_what_is_in_the_way(tmp_path: Path) -> None:
         other = stack.enter_context(started(tmp_path, "double", *double))
         wait_for(lambda: "the name is taken" in log("double"), 120, "that the name is taken")
         other.terminate()
-        assert other.wait(timeout=30) == 0
+        assert other.wait(timeout=BUSY * 30) == 0
         assert "north has left" in log("double")
 
         assert first is not None
@@ -65,14 +56,15 @@ def test_join_survives_and_says_what_is_in_the_way(tmp_path: Path) -> None:
         assert serve.returncode == 0, log("serve")
         assert north.poll() is None
         south.send_signal(signal.SIGTERM)
-        assert south.wait(timeout=30) == 0
+        assert south.wait(timeout=BUSY * 30) == 0
     assert ServedRun(tmp_path / "served").folder.finished
     assert "Traceback" not in log("north") + log("double") + log("serve")
     for path in (tmp_path / "silo-state" / "north").rglob("*"):
         assert not path.stat().st_mode & 0o077, path
 
 
-def test_serve_ends_politely(tmp_path: Path) -> None:
+def test_serve_ends_politely_and_not_silently(tmp_path: Path) -> None:
+    """Asked to end it ends with success; when its SuperLink is killed it says so."""
     settings = config({"name": "apfl", "local_steps": 2}, rounds=2)
     deployed(settings, tmp_path)
     (tmp_path / "my.yaml").write_text(
@@ -83,5 +75,13 @@ def test_serve_ends_politely(tmp_path: Path) -> None:
         log = tmp_path / "served" / "log.txt"
         wait_for(lambda: log.is_file() and "not connected" in log.read_text(), 120, "who is missing")
         serve.terminate()
-        assert serve.wait(timeout=60) == 0
+        assert serve.wait(timeout=BUSY * 60) == 0
     assert "ended; continue with `idiolect serve --resume served`" in (tmp_path / "serve.log").read_text()
+    with started(tmp_path, "again", "serve", "--resume", "served", *trial) as serve:
+        wait_for(lambda: log.read_text().count("asking again") == 2, 120, "who is missing")
+        link = supernode_of(serve, b"flower-superlink")
+        assert link is not None
+        os.kill(link, signal.SIGKILL)
+        assert serve.wait(timeout=BUSY * 60) == 2
+    last = (tmp_path / "again.log").read_text().splitlines()[-1]
+    assert last.startswith("error: the SuperLink, Flower's program beside `serve`, ended")

@@ -81,7 +81,8 @@ def measure(count: int, lost: int, folder: Path) -> None:
         settings=SimpleNamespace(silos=names, patience=Patience(pause_seconds=0)), path=folder
     )
     monitor: Any = _Silent()
-    sums = CoordinatorSums(link, run, secure, them.known, monitor)
+    rule, fixed_point = secure.rule(count), secure.fixed_point(count)
+    sums = CoordinatorSums(link, run, rule, fixed_point, them.known, monitor)
     occasion = Occasion(label, {"run": "run", "round": 0, "place": 0}, "silos", "a sum")
     start = time.perf_counter()
     total = sums.collect(occasion, adverts, NUMBERS, names, secure.threshold)

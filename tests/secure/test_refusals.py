@@ -49,6 +49,14 @@ def test_keys_of_another_sum_are_refused(them: dict[str, Participant]) -> None:
         them["ash"].share(adverts_of(them) | {"elm": other.advert})
 
 
+@pytest.mark.parametrize("rule", [Rule(4, 5), Rule(3, 4), Rule(3, 5, terms="less noise")])
+def test_whoever_was_told_another_rule_is_refused(rule: Rule, them: dict[str, Participant]) -> None:
+    """A coordinator that tells everybody something else gets no sum."""
+    other = Participant(LABEL, PARTY.identities["elm"], PARTY.known, rule, NUMBERS["elm"])
+    with pytest.raises(UserError, match="'elm' did not sign"):
+        them["ash"].share(adverts_of(them) | {"elm": other.advert})
+
+
 def test_keys_exchanged_for_ones_own_are_refused(them: dict[str, Participant]) -> None:
     swapped = them["elm"].advert._replace(masking_key=them["fir"].advert.masking_key)
     with pytest.raises(UserError, match="'elm' did not sign"):
@@ -192,6 +200,20 @@ def test_what_a_bad_participant_sends_counts_as_nothing(them: dict[str, Particip
     assert collector.survivors == ["ash", "beech", "cedar"]
     signatures = {name: them[name].confirm(collector.survivors) for name in collector.survivors}
     assert collector.confirmed(signatures | {"elm": b""}) == signatures
+
+
+@pytest.mark.parametrize("which", ["sealing_key", "masking_key"])
+@pytest.mark.parametrize("key", [bytes(32), b"\x01" + bytes(31), b"short"], ids=["zero", "one", "short"])
+def test_a_key_that_gives_no_secret_is_left_out_and_the_others_are_summed(
+    which: str, key: bytes, them: dict[str, Participant]
+) -> None:
+    """One participant could otherwise stop all: whoever is told of such a key refuses it."""
+    unsigned = them["fir"].advert._replace(**{which: key})
+    signature = PARTY.identities["fir"].sign(KEYS, unsigned.signed(LABEL, "fir", RULE))
+    collector = Collector(LABEL, PARTY.known, RULE, 40)
+    collector.take_adverts(adverts_of(them) | {"fir": unsigned._replace(signature=signature)})
+    assert sorted(collector.adverts) == list(FIVE[:4])
+    assert "cannot be used" in collector.troubles["fir"]
 
 
 def test_masked_numbers_of_another_length(them: dict[str, Participant]) -> None:

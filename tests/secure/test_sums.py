@@ -113,7 +113,7 @@ def test_a_summand_that_is_left_out_stays_masked() -> None:
     assert all(set(one.keys) == {late} and late not in one.seeds for one in told.values())
     assert not any(set(one.keys) & set(one.seeds) for one in told.values())
     key = collector._masking_key(late, told)
-    attempt = transcript(LABEL, collector.adverts)
+    attempt = transcript(LABEL, collector.adverts, RULE)
     bare = masked[late].copy()
     for other in collector.survivors:
         seed = key.agree(collector.adverts[other].masking_key, pair_purpose(attempt, late, other))

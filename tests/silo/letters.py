@@ -32,9 +32,13 @@ class _Recording(Direct):
 @cache
 def honest(method: str, rounds: int = 3, **options: Any) -> tuple[bytes, ...]:
     """What a coordinator sends to north: hello, evaluation, work, work, evaluation, ..."""
+    return sent_in(config({"name": method, "local_steps": 2}, rounds=rounds, **options))
+
+
+def sent_in(settings: dict[str, Any]) -> tuple[bytes, ...]:
+    """The same in a run with whatever settings."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
-        settings = config({"name": method, "local_steps": 2}, rounds=rounds, **options)
         link = _Recording(silos_in(path / "silos"))
         coordinate(ServedRun.create(path / "run", deployed(settings, path)), link)
     return tuple(link.sent)

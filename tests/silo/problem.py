@@ -73,11 +73,14 @@ def config(method: Mapping[str, Any], rounds: int = 3, **options: Any) -> dict[s
 
 
 def simulate(
-    settings: Mapping[str, Any], engine: EngineName = "sequential", silos: Sequence[str] = SILOS
+    settings: Mapping[str, Any],
+    engine: EngineName = "sequential",
+    silos: Sequence[str] = SILOS,
+    data: str = "silos",
 ) -> Simulation:
     """The whole table in one process."""
     federation = from_frame(table(silos), client="hospital", target="outcome", seed=5)
-    resolved = resolve({**settings, "data": {"name": "silos"}, "engine": {"name": engine}})
+    resolved = resolve({**settings, "data": {"name": data}, "engine": {"name": engine}})
     return build_simulation(resolved, federation)
 
 

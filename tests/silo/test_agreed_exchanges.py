@@ -52,7 +52,7 @@ def agreed(method: dict[str, Any], rounds: int, **options: Any) -> AgreedExchang
     preprocessing = simulate(config(method)).federation.preprocessing
     assert preprocessing is not None
     resolved = resolve({**config(method, rounds=rounds, **options), "data": {"name": "at-silos"}})
-    return AgreedExchanges(resolved, Schema(preprocessing), 3, 100)
+    return AgreedExchanges(resolved, Schema(preprocessing), 3, 100, weights={})
 
 
 @pytest.mark.parametrize(("method", "rounds"), CASES, ids=str)

@@ -11,11 +11,14 @@ import torch
 
 from idiolect.core import tree
 from idiolect.methods.fedavg import FedAvg
+from idiolect.silo.coordinator import coordinate
 from idiolect.silo.limits import Limits
+from idiolect.silo.serve_settings import serve_settings
+from idiolect.silo.served_run import ServedRun
 from idiolect.silo.service import Silo
 from idiolect.silo.wire import describe_object, pack, unpack
 from silo.letters import answer, asked, changed, honest, north, refusal
-from silo.problem import LENIENT, assert_same, own_rows
+from silo.problem import LENIENT, Direct, assert_same, config, own_rows
 
 Files = dict[str, bytes]
 
@@ -111,6 +114,20 @@ def test_the_same_exchange_is_not_asked_for_twice_in_a_round(tmp_path: Path) -> 
     assert "twice" in refusal(silo, again)
 
 
+def test_another_spelling_is_no_other_exchange(tmp_path: Path) -> None:
+    """The same settings in another order, or 2.0 for 2."""
+    training = asked(honest("drfa"), "work", 0)
+    exchange = unpack(training).header["exchange"]
+    fields = exchange["fields"]
+    turned = {**exchange, "fields": dict(reversed(fields.items()))}
+    decimal = {**exchange, "fields": {**fields, "local_steps": float(fields["local_steps"])}}
+    for number, spelling in enumerate((turned, decimal)):
+        silo = agreed(tmp_path / str(number), "drfa")
+        assert "refused" not in answer(silo, training).header
+        again = changed(training, crafted(unpack(training).trees), place=1, exchange=spelling)
+        assert "twice" in refusal(silo, again)
+
+
 # ---- repetition
 
 
@@ -173,6 +190,17 @@ def test_a_run_that_cannot_be_meant_is_refused(key: str, value: Any, tmp_path: P
     sentence = refusal(silo, changed(hello, config={**shared, key: value}))
     assert "made" not in sentence
     assert not kept(tmp_path)
+
+
+def test_what_was_agreed_is_not_spelt_anew(tmp_path: Path) -> None:
+    """1 is not true: less work was not agreed to, and is not by a second greeting that is equal to Python."""
+    hello, work = asked(honest("apfl"), "hello"), asked(honest("apfl"), "work")
+    shared = unpack(hello).header["config"]
+    silo = north(tmp_path)
+    for spelling in (1, True):
+        greeting = changed(hello, config={**shared, "incomplete_work": spelling})
+        assert "refused" not in answer(silo, greeting).header
+    assert "all work is completed" in refusal(silo, changed(work, work=0.4))
 
 
 @pytest.mark.parametrize("key", ["name", "number", "clients", "config", "schema", "run"])
@@ -298,6 +326,17 @@ def test_one_evaluation_of_a_round(tmp_path: Path) -> None:
     assert_same(answer(north(tmp_path), changed(look, request="other")).trees["metrics"], told)
 
 
+def test_one_evaluation_whatever_first_state_is_sent_along(tmp_path: Path) -> None:
+    """APFL's personal model is in the state that a coordinator sends before the first round."""
+    silo = agreed(tmp_path)
+    look = asked(honest("apfl"), "evaluate")
+    told = answer(silo, look).trees["metrics"]
+    attack = changed(look, {"first": crafted(unpack(look).trees["first"])})
+    for again in (silo, north(tmp_path)):
+        assert "was evaluated already" in refusal(again, attack)
+        assert_same(answer(again, look).trees["metrics"], told)
+
+
 def test_evaluations_follow_the_run(tmp_path: Path) -> None:
     silo = agreed(tmp_path)
     late = asked(honest("apfl"), "evaluate", 1)  # after round 2
@@ -323,6 +362,22 @@ def test_metrics_are_rounded_and_of_enough_rows(tmp_path: Path) -> None:
     assert [float(v) for v in tree.leaves(told)] != [float(v) for v in tree.leaves(exact)]
     few = agreed(tmp_path / "c", limits=Limits(**{**vars(LENIENT), "metric_rows": 5}))
     assert "metrics" not in answer(few, asked(honest("apfl"), "evaluate")).trees  # 4 validation, 4 test rows
+
+
+def test_metrics_of_a_class_are_of_enough_of_its_rows(tmp_path: Path) -> None:
+    """A recall tells whether there is a patient with a rare outcome, and what a model takes it for."""
+    table = pd.DataFrame({"age": np.arange(100.0), "outcome": ["yes", "no"] * 50})
+    table.loc[::40, "outcome"] = "rare"
+    classes = ["no", "rare", "yes"]
+    rows = {"target": "outcome", "classes": classes, "columns": {"age": {"mean": 50, "scale": 30}}}
+    settings = {**config({"name": "fedavg", "local_steps": 1}, evaluation={"metrics": ["recall:each"]})}
+    served = serve_settings({**settings, "silos": ["north", "south"], "schema": rows}, tmp_path)
+    link = Direct({name: Silo(name, table, tmp_path / name, Limits(metric_rows=5)) for name in served.silos})
+    run = ServedRun.create(tmp_path / "run", served)
+    coordinate(run, link)
+    told = run.folder.metrics()
+    assert {"recall:yes", "recall:no", "accuracy"} <= set(told[told.value.notna()].metric)
+    assert "recall:rare" not in set(told.metric)
 
 
 # ---- summaries

@@ -11,7 +11,7 @@ import idiolect
 from idiolect.cli import app
 from idiolect.core import tree
 from idiolect.errors import UserError
-from idiolect.silo.audit import FILE, read_audit
+from idiolect.silo.audit import FILE, AuditLog, read_audit
 from idiolect.silo.coordinator import coordinate
 from idiolect.silo.history import go_back
 from idiolect.silo.requests import Unreachable
@@ -61,6 +61,27 @@ def test_refusals_are_noted_and_changes_show(tmp_path: Path) -> None:
         (tmp_path / FILE).write_text("\n".join(spoilt) + "\n")
         assert read_audit(tmp_path).broken == 2
         assert CliRunner().invoke(app, ["silo", "audit", str(tmp_path)]).exit_code == 1
+
+
+def test_after_a_power_cut_in_the_middle_of_a_line_there_are_new_ones(tmp_path: Path) -> None:
+    """The torn line shows; it neither takes the next one with it nor stops the silo."""
+    log = AuditLog(tmp_path)
+    for number in range(2):
+        log.note("login", f"Grüße {number}")
+    whole = (tmp_path / FILE).read_bytes()
+    (tmp_path / FILE).write_bytes(whole[: whole.rindex("ü".encode()) + 1])  # half a letter is left
+    again = AuditLog(tmp_path)
+    for number in range(2):
+        again.note("login", f"again {number}")
+    entries, broken = read_audit(tmp_path)
+    assert [entry["outcome"] for entry in entries] == ["Grüße 0", "unreadable", "again 0", "again 1"]
+    assert broken == 2
+
+
+def test_a_log_that_cannot_be_written_is_said_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / FILE).mkdir()
+    with pytest.raises(UserError, match="cannot be written"):
+        AuditLog(tmp_path).note("login", "refused")
 
 
 def test_there_is_nothing_to_look_up(tmp_path: Path) -> None:

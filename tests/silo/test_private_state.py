@@ -34,6 +34,21 @@ def test_state_is_for_its_owner_only(tmp_path: Path) -> None:
         assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
 
 
+def test_a_link_in_the_folder_changes_nothing_elsewhere(tmp_path: Path) -> None:
+    """A folder of others, a program, and what is no longer there."""
+    folder, elsewhere = tmp_path / "north", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.mkdir(mode=0o755)
+    program = elsewhere / "program"
+    program.touch(mode=0o755)
+    for name, target in {"a": elsewhere, "b": program, "c": tmp_path / "gone"}.items():
+        (folder / name).symlink_to(target)
+    with private_files(folder):
+        pass
+    assert elsewhere.stat().st_mode & 0o777 == 0o755
+    assert program.stat().st_mode & 0o777 == 0o755
+
+
 @pytest.mark.parametrize(
     "name", ["coordinator", "authority.key", "flower", "Flower", "log.txt", "..", "a/b", ""]
 )

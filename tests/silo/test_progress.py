@@ -26,7 +26,8 @@ from reports.reading import tables
 from silo.problem import SILOS, Direct, config, deployed, own_rows, silos_in, simulate
 
 APFL = {"name": "apfl", "local_steps": 2}
-WORK_SECONDS = 0.05
+ANSWERING = {"name": 0.25, "hello": 0.5, "work": 4.0, "evaluate": 2.0}  # seconds that silos take
+TRIFLE, MANY = 2**-20, 10_000
 
 
 class Watching:
@@ -43,17 +44,32 @@ class Watching:
         return self.seen[-1]
 
 
-class Weighing(Direct):
-    """A link that weighs what it carries, and on which work takes some time."""
+class Clock:
+    """Time passes only while silos answer, and by a trifle whenever somebody looks."""
 
-    def __init__(self, silos: Mapping[str, Silo]) -> None:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        self.now += TRIFLE
+        return self.now
+
+    time = monotonic
+
+
+class Weighing(Direct):
+    """A link that weighs what it carries, and on which every kind of request takes its time."""
+
+    def __init__(self, silos: Mapping[str, Silo], clock: Clock) -> None:
         super().__init__(silos)
+        self.clock = clock
         self.down = dict.fromkeys(SILOS, 0)
         self.up = dict.fromkeys(SILOS, 0)
+        self.asked: list[str] = []
 
     def ask(self, requests: Mapping[str, bytes], seconds: float) -> Iterator[tuple[str, bytes | Unreachable]]:
-        if unpack(next(iter(requests.values()))).header["ask"] == "work":
-            time.sleep(WORK_SECONDS)
+        self.asked.append(unpack(next(iter(requests.values()))).header["ask"])
+        self.clock.now += ANSWERING[self.asked[-1]]
         for name, reply in super().ask(requests, seconds):
             assert isinstance(reply, bytes)
             self.down[name] += len(requests[name])
@@ -83,12 +99,11 @@ def new_run(folder: Path, rounds: int = 3, **options: Any) -> ServedRun:
     return ServedRun.create(folder / "run", dataclasses.replace(settings, patience=quick))
 
 
-def test_rounds_times_and_bytes_are_those_of_the_run(tmp_path: Path) -> None:
-    folder, view = new_run(tmp_path), Watching()
-    link = Weighing(silos_in(tmp_path / "silos"))
-    begun = time.monotonic()
+def test_rounds_times_and_bytes_are_those_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, view = Clock(), Watching()
+    monkeypatch.setattr("idiolect.silo.monitor.time", clock)
+    folder, link = new_run(tmp_path), Weighing(silos_in(tmp_path / "silos"), clock)
     coordinate(folder, link, [view])
-    elapsed = time.monotonic() - begun
     status = view.last
     assert (status.state, status.done, status.seconds_left) == ("finished", 3, None)
     assert [record.round for record in status.history] == [0, 1, 2, 3]
@@ -98,13 +113,16 @@ def test_rounds_times_and_bytes_are_those_of_the_run(tmp_path: Path) -> None:
     assert status.up_bytes == sum(link.up.values())
     assert status.history[0].down_bits == 0
     for record in status.history[1:]:
-        assert WORK_SECONDS < record.seconds["silos"] < elapsed - 2 * WORK_SECONDS
+        assert record.seconds["silos"] == pytest.approx(ANSWERING["work"], abs=MANY * TRIFLE)
+        assert 0 < record.seconds["saving"] < MANY * TRIFLE
         assert 8 * record.up_bytes > record.up_bits > 0
     assert (status.history[1].seconds["evaluation"], status.history[1].seconds["greeting"]) == (0, 0)
-    assert min(status.history[n].seconds["evaluation"] for n in (0, 2, 3)) > 0
-    assert all(record.seconds["saving"] > 0 for record in status.history[1:])
-    assert sum(status.phase_seconds.values()) < elapsed
-    assert sum(status.phase_seconds.values()) == pytest.approx(elapsed, rel=0.3)
+    for number in (0, 2, 3):
+        own = status.history[number].seconds["evaluation"]
+        assert own == pytest.approx(ANSWERING["evaluate"], abs=MANY * TRIFLE)
+    assert link.asked.count("work") == 3
+    passed = sum(ANSWERING[asked] for asked in link.asked)
+    assert sum(status.phase_seconds.values()) == pytest.approx(passed, abs=MANY * TRIFLE)
     table = pd.read_parquet(tmp_path / "run" / "progress.parquet")
     assert table["up_bytes"].tolist() == [record.up_bytes for record in status.history]
 
@@ -197,12 +215,13 @@ def test_a_continued_run_shows_all_rounds(tmp_path: Path) -> None:
 
 
 def test_a_page_that_cannot_be_written_stops_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(live_page, "WRITE_SECONDS", 0.001)  # it is tried more than once, and said once
     view = Watching()
     nowhere = live_page.PageView(tmp_path / "nowhere" / "report.html", "")
     with caplog.at_level(logging.WARNING, logger="idiolect.silo"), nowhere.kept_up_to_date():
-        coordinate(new_run(tmp_path), Weighing(silos_in(tmp_path / "silos")), [nowhere, view])
+        coordinate(new_run(tmp_path), Direct(silos_in(tmp_path / "silos")), [nowhere, view])
     assert view.last.state == "finished"
     assert caplog.text.count("could not be written") == 1
 

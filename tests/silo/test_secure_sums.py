@@ -20,9 +20,9 @@ from idiolect.secure.fixed_point import FixedPoint
 from idiolect.silo.requests import Unreachable
 from idiolect.silo.secure import silo_side
 from idiolect.silo.served_run import ServedRun
-from idiolect.silo.service import Silo
 from idiolect.silo.wire import pack, unpack
-from silo.problem import FIVE_SILOS, SILOS, Direct, config, deployed, last_saved, simulate
+from silo.losses import Lossy, lose_replies
+from silo.problem import FIVE_SILOS, LENIENT, SILOS, Direct, config, deployed, last_saved, simulate
 from silo.secure_problem import played, serve, with_keys
 
 APFL = {"name": "apfl", "local_steps": 3}
@@ -94,29 +94,6 @@ def test_metrics_are_those_of_all_silos_together(tmp_path: Path) -> None:
     assert len(run.folder.metrics()) == 0
 
 
-class Lossy(Direct):
-    """Loses a silo in a round's sum of uploads from some stage on; notes what crosses."""
-
-    def __init__(self, silos: Mapping[str, Silo], lost: Mapping[tuple[int, str], str]) -> None:
-        super().__init__(silos)
-        self.lost = dict(lost)
-        self.gone = ""
-        self.replies: list[bytes] = []
-
-    def ask(self, requests: Mapping[str, bytes], seconds: float) -> Iterator[tuple[str, bytes | Unreachable]]:
-        for name, message in requests.items():
-            header = unpack(message).header
-            of_uploads = "/work/" in header.get("sum", "")
-            if of_uploads and (header["round"], header["stage"]) in self.lost:
-                self.gone = self.lost[header["round"], header["stage"]]
-            if of_uploads and self.gone == name:
-                yield name, Unreachable("not connected")
-                continue
-            self.gone = self.gone if of_uploads else ""
-            self.replies.append(self.silos[name].answer(message))
-            yield name, self.replies[-1]
-
-
 class CrashError(RuntimeError):
     pass
 
@@ -134,20 +111,7 @@ class Crashing(Lossy):
 def lost_replies_of(settings: dict[str, Any], lost: Mapping[int, str], rounds: int) -> Any:
     """A simulation in which the replies of some silos are lost in some rounds."""
     simulation = simulate(settings, silos=FIVE_SILOS)
-    cohort_of = simulation.plan.cohort
-
-    class Plan:
-        present = staticmethod(simulation.plan.present)
-
-        @staticmethod
-        def cohort(seed: int, round_number: int, sizes: Any) -> Any:
-            cohort = cohort_of(seed, round_number, sizes)
-            replied = cohort.replied.clone()
-            if round_number in lost:
-                replied[FIVE_SILOS.index(lost[round_number])] = False
-            return replace(cohort, replied=replied)
-
-    simulation.plan = Plan()  # type: ignore[assignment]
+    lose_replies(simulation, FIVE_SILOS, lost)
     return simulation.play(rounds)
 
 
@@ -185,11 +149,11 @@ def test_the_coordinator_never_holds_an_upload(
     uploads: list[Any] = []
     begin = silo_side.SiloSums.begin
 
-    def noting(self: Any, label: str, numbers: Any) -> Any:
+    def noting(self: Any, label: str, question: str, numbers: Any) -> Any:
         if "/work/" in label:
-            fixed: FixedPoint = self._fixed_point
+            fixed: FixedPoint = self.fixed_point
             uploads.append([numbers.tolist(), fixed.encode(numbers).tolist()])  # no bytes, no arrays
-        return begin(self, label, numbers)
+        return begin(self, label, question, numbers)
 
     monkeypatch.setattr(silo_side.SiloSums, "begin", noting)
     caplog.set_level(logging.DEBUG)
@@ -219,6 +183,14 @@ def test_a_silo_that_insists(tmp_path: Path) -> None:
     them = with_keys(tmp_path, SILOS, requires_secure=True)
     run = ServedRun.create(tmp_path / "run", deployed(config(APFL), tmp_path))
     with pytest.raises(UserError, match="--require-secure"):
+        serve(run, Direct(them), tmp_path)
+
+
+def test_a_silo_that_insists_on_sums_over_more(tmp_path: Path) -> None:
+    them = with_keys(tmp_path, SILOS, limits=replace(LENIENT, summed=3))
+    served = deployed(config(APFL), tmp_path, secure={"threshold": 2})
+    run = ServedRun.create(tmp_path / "run", served)
+    with pytest.raises(UserError, match=r"over 2 silos are not admitted here, but over 3 and more"):
         serve(run, Direct(them), tmp_path)
 
 

@@ -8,8 +8,10 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from families import each_family
 from idiolect.cli import app
 from idiolect.core import tree
+from idiolect.core.method import Method
 from idiolect.errors import UserError
 from idiolect.methods.catalogue import METHODS
 from idiolect.runs.client_model import load_model
@@ -92,12 +94,10 @@ def test_a_run_of_which_silos_tell_nothing_is_finished_and_says_so(tmp_path: Pat
     assert "has nothing to report: no silo shares its metrics" in said
 
 
-GLOBAL = [kind.name for kind in METHODS if "global" in kind.kinds]
-
-
-@pytest.mark.parametrize("name", GLOBAL)
-def test_the_global_model_can_be_exported(name: str, tmp_path: Path) -> None:
+@each_family("method", methods=tuple(kind for kind in METHODS if "global" in kind.kinds))
+def test_the_global_model_can_be_exported(method: type[Method], tmp_path: Path) -> None:
     """It is the server's own: the brief has it, whatever the client knows."""
+    name = method.name
     ours = served(tmp_path, {"name": name}, rounds=1)
     say("export", ours.path, "--client", "south", "--kind", "global", "--out", tmp_path / "model")
     exported = dict(load_model(tmp_path / "model").module.named_parameters())

@@ -46,13 +46,34 @@ def join(
     min_batch: Annotated[int, typer.Option(help="fewest rows in a gradient that you admit")] = 4,
     min_metric_rows: Annotated[int, typer.Option(help="fewest rows that metrics are told of")] = 10,
     metric_digits: Annotated[int, typer.Option(help="significant digits of metrics that are told")] = 3,
-    share_metrics: Annotated[bool, typer.Option(help="tell the coordinator how good your models are")] = True,
+    min_sum: Annotated[int, typer.Option(help="fewest silos in a secure sum that you admit")] = 2,
+    share_metrics: Annotated[
+        bool | None,
+        typer.Option(
+            "--share-metrics/--no-share-metrics",
+            help="tell the coordinator how good your models are; by default unless you demand privacy",
+        ),
+    ] = None,
     share_summaries: Annotated[
-        bool, typer.Option(help="tell means, spreads and categories where columns are to be agreed on")
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--share-summaries/--no-share-summaries",
+            help="tell means, spreads and categories where columns are to be agreed on; by default as above",
+        ),
+    ] = None,
     require_secure: Annotated[
         bool, typer.Option("--require-secure", help="take part in runs with secure sums only")
     ] = False,
+    require_private: Annotated[
+        str | None,
+        typer.Option(
+            metavar="UNIT", help="take part in runs that hide each row, or the silo, only: row, silo"
+        ),
+    ] = None,
+    max_epsilon: Annotated[
+        float | None, typer.Option(help="most that all runs with this state may cost in ε: then you stop")
+    ] = None,
+    delta: Annotated[float, typer.Option(help="the δ that goes with it")] = 1e-5,
     insecure: InsecureOption = False,
 ) -> None:
     """Take part in a coordinator's runs with your own table, until interrupted.
@@ -88,9 +109,13 @@ def join(
                 min_batch=min_batch,
                 min_metric_rows=min_metric_rows,
                 metric_digits=metric_digits,
+                min_sum=min_sum,
                 share_metrics=share_metrics,
                 share_summaries=share_summaries,
                 require_secure=require_secure,
+                require_private=require_private,  # type: ignore[arg-type]  # checked there
+                max_epsilon=max_epsilon,
+                delta=delta,
                 insecure=insecure,
             )
     except KeyboardInterrupt:  # the usual end

@@ -1,35 +1,36 @@
-"""`idiolect silo init`, `audit`, `back` and `choose`."""
+"""`idiolect silo`: a silo's own choice, a look back, what it spent, how it is; keys are in `silo_keys.py`."""
 
 from typing import Annotated
 
 import typer
 
 import idiolect
+from idiolect.cli import silo_keys
 from idiolect.cli.console import print_json, print_table
 from idiolect.cli.options import JsonOption
 from idiolect.quantities import show_value
 
 silo = typer.Typer(help="Keys, and a silo's own choice.", no_args_is_help=True, rich_markup_mode=None)
+for command in (silo_keys.init, silo_keys.add, silo_keys.renew, silo_keys.revoke, silo_keys.keys):
+    silo.command(command.__name__)(command)
 
 
-@silo.command("init")
-def init(
-    silos: Annotated[list[str], typer.Argument(metavar="NAME...", help="the silos' names")],
-    host: Annotated[str, typer.Option(help="how silos reach the coordinator: a host name or an address")],
-    out: Annotated[str, typer.Option(help="the folder to write")] = "keys",
-    port: Annotated[int, typer.Option(help="the coordinator's port")] = 9092,
+@silo.command("health")
+def health(
+    folder: Annotated[str, typer.Argument(help="a silo's state folder, or the folder of a served run")],
+    json: JsonOption = False,
 ) -> None:
-    """Make a certificate authority, the server's certificate and a key for each silo.
+    """Say whether `join` or `serve` is well: exit code 0 if it is, 1 if it is not.
 
-    Example: idiolect silo init hospital-1 hospital-2 hospital-3 --host fl.example.org
+    Example: idiolect silo health silo-state/hospital-3
     """
-    keys = idiolect.silo_init(silos, host=host, out=out)
-    typer.echo(f"coordinator, with the folder {keys}/coordinator:")
-    typer.echo(f"  idiolect serve my.yaml --keys {keys}/coordinator --listen 0.0.0.0:{port}")
-    for name in silos:
-        typer.echo(f"{name}, with the folder {keys}/{name} (send it safely, to nobody else):")
-        typer.echo(f"  idiolect join --server {host}:{port} --name {name} --keys {name} --data my.csv")
-    typer.echo(f"keep {keys}/authority.key off-line: it can make certificates that silos trust")
+    found = idiolect.silo_health(folder)
+    if json:
+        print_json(found._asdict())
+    else:
+        typer.echo(f"{'well' if found.healthy else 'not well'}: {found.sentence}")
+    if not found.healthy:
+        raise typer.Exit(1)
 
 
 @silo.command("audit")
@@ -53,6 +54,29 @@ def audit(
     if broken is not None:
         typer.echo(f"line {broken} of the file does not follow from the one before: it was changed", err=True)
         raise typer.Exit(1)
+
+
+@silo.command("ledger")
+def ledger(
+    state: Annotated[str, typer.Argument(help="your state folder")],
+    delta: Annotated[float, typer.Option(help="the δ at which ε is shown")] = 1e-5,
+    json: JsonOption = False,
+) -> None:
+    """Show what your runs have cost in privacy, each and together, by your silo's own count.
+
+    Example: idiolect silo ledger silo-state/hospital-3
+    """
+    statement = idiolect.silo_ledger(state, delta=delta)
+    if json:
+        print_json(statement.plain())
+        return
+    rows = [
+        [line.run, line.hides, str(line.answers)]
+        + [show_value(epsilon, "epsilon") for epsilon in (line.row, line.silo)]
+        for line in (*statement.runs, statement.in_all)
+    ]
+    columns = ["run", "hides each", "answers", "ε of a row", "ε of the silo"]
+    print_table(f"spent at δ = {delta:g}", columns, rows)
 
 
 @silo.command("back")

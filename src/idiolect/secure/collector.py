@@ -13,7 +13,7 @@ import numpy as np
 
 from idiolect.errors import UserError
 from idiolect.secure.fixed_point import Residues
-from idiolect.secure.key_agreement import SECRET_BYTES, KeyPair
+from idiolect.secure.key_agreement import SECRET_BYTES, KeyPair, require_usable
 from idiolect.secure.masks import add_pair_mask, mask
 from idiolect.secure.messages import (
     KEYS,
@@ -54,7 +54,10 @@ class Collector:
         """The keys of those who take part."""
 
         def check(name: str, advert: Advert) -> None:
-            self._known.require(name, KEYS, advert.signed(self.label, name), advert.signature)
+            self._known.require(name, KEYS, advert.signed(self.label, name, self.rule), advert.signature)
+            # Everybody who is told of such a key would refuse to go on.
+            require_usable(advert.sealing_key)
+            require_usable(advert.masking_key)
 
         self.adverts = self._usable(adverts, check)
         self.rule.require(self.adverts, "keys")
@@ -85,7 +88,7 @@ class Collector:
 
     def confirmed(self, signatures: Mapping[str, bytes]) -> dict[str, bytes]:
         """The signatures under the list of survivors that will convince the others."""
-        content = survivors_signed(transcript(self.label, self.adverts), self.survivors)
+        content = survivors_signed(transcript(self.label, self.adverts, self.rule), self.survivors)
 
         def check(name: str, signature: bytes) -> None:
             if name not in self.survivors:
@@ -99,7 +102,7 @@ class Collector:
     def unmask(self, revealed: Mapping[str, Revealed]) -> Residues:
         """The sum of the survivors' numbers."""
         self.rule.require(self.survivors, "a sum")
-        attempt = transcript(self.label, self.adverts)
+        attempt = transcript(self.label, self.adverts, self.rule)
         total = self._total.copy()
         for name in self.survivors:
             total -= mask(self._seed(name, revealed), len(total))

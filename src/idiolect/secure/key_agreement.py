@@ -41,6 +41,11 @@ class KeyPair:
         return HKDF(hashes.SHA256(), SECRET_BYTES, salt=None, info=purpose).derive(secret)
 
 
+def require_usable(public: bytes) -> None:
+    """Refuse a public key with which nobody could share a secret."""
+    KeyPair().agree(public, purpose=b"")
+
+
 def seal(key: bytes, content: bytes, about: bytes) -> bytes:
     """A box: its content is hidden, and neither it nor what it is about can be changed."""
     nonce = os.urandom(_NONCE_BYTES)

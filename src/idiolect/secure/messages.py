@@ -11,9 +11,11 @@
 
 import hashlib
 from collections.abc import Collection, Mapping
+from dataclasses import asdict
 from typing import NamedTuple
 
 from idiolect.errors import UserError
+from idiolect.secure.rule import Rule
 from idiolect.secure.secret_sharing import SHARE_BYTES
 from idiolect.secure.signing import canonical
 
@@ -28,14 +30,15 @@ class Advert(NamedTuple):
     commitment: bytes  # the hash of the seed of its own mask
     signature: bytes
 
-    def signed(self, label: str, name: str) -> dict[str, str]:
+    def signed(self, label: str, name: str, rule: Rule) -> dict[str, object]:
         """What the signature is of."""
         content = {
             "sealing": self.sealing_key,
             "masking": self.masking_key,
             "commitment": self.commitment,
         }
-        return {"sum": label, "name": name} | {key: value.hex() for key, value in content.items()}
+        about: dict[str, object] = {"sum": label, "name": name, "rule": asdict(rule)}
+        return about | {key: value.hex() for key, value in content.items()}
 
 
 class Shares(NamedTuple):
@@ -63,9 +66,9 @@ class Revealed(NamedTuple):
     keys: dict[str, bytes]  # of those whose did not
 
 
-def transcript(label: str, adverts: Mapping[str, Advert]) -> str:
+def transcript(label: str, adverts: Mapping[str, Advert], rule: Rule) -> str:
     """What names this attempt at a sum: a hash of all keys in it."""
-    content = {name: advert.signed(label, name) for name, advert in adverts.items()}
+    content = {name: advert.signed(label, name, rule) for name, advert in adverts.items()}
     return hashlib.sha256(canonical("transcript", content)).hexdigest()
 
 

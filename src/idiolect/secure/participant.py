@@ -57,7 +57,8 @@ class Participant:
         unsigned = Advert(
             self._sealing.public, self._masking.public, hashlib.sha256(self._seed).digest(), signature=b""
         )
-        self.advert = unsigned._replace(signature=identity.sign(KEYS, unsigned.signed(label, self.name)))
+        signed = unsigned.signed(label, self.name, rule)
+        self.advert = unsigned._replace(signature=identity.sign(KEYS, signed))
 
     def share(self, adverts: Mapping[str, Advert]) -> dict[str, bytes]:
         """A box for each other participant, with its shares of the two secrets."""
@@ -91,8 +92,8 @@ class Participant:
         if adverts.get(self.name) != self.advert:
             raise UserError("the list of keys does not hold this silo's own")
         for name, advert in adverts.items():
-            self._known.require(name, KEYS, advert.signed(self.label, name), advert.signature)
-        self._adverts, self._attempt = adverts, transcript(self.label, adverts)
+            self._known.require(name, KEYS, advert.signed(self.label, name, self.rule), advert.signature)
+        self._adverts, self._attempt = adverts, transcript(self.label, adverts, self.rule)
         seeds = split(self._seed, self.rule.threshold, len(adverts))
         keys = split(self._masking.private, self.rule.threshold, len(adverts))
         shares = {name: Shares(seeds[place - 1], keys[place - 1]) for name, place in places(adverts).items()}

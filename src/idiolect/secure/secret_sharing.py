@@ -8,6 +8,7 @@ pieces of 16 bytes, in a field where a product is a loop over 128 bits: 0.8 and 
 
 import secrets
 from collections.abc import Mapping
+from functools import lru_cache
 
 PRIME = 2**521 - 1
 SHARE_BYTES = 66
@@ -30,13 +31,20 @@ def join(shares: Mapping[int, bytes], length: int) -> bytes | None:
 
     f(0) = Σ_x f(x) Π_{z ≠ x} z / (z - x).
     """
-    secret = 0
-    for x, share in shares.items():
+    factors = _factors(tuple(shares))
+    secret = sum(int.from_bytes(share) * factors[x] for x, share in shares.items()) % PRIME
+    return secret.to_bytes(length) if secret.bit_length() <= 8 * length else None
+
+
+@lru_cache(maxsize=2)  # the secrets of a sum have the same holders, unless a share is false
+def _factors(holders: tuple[int, ...]) -> dict[int, int]:
+    """By holder x: Π_{z ≠ x} z / (z - x)."""
+    factors = {}
+    for x in holders:
         numerator = denominator = 1
-        for z in shares:
+        for z in holders:
             if z != x:
                 numerator = numerator * z % PRIME
                 denominator = denominator * (z - x) % PRIME
-        secret += int.from_bytes(share) * numerator * pow(denominator, -1, PRIME)
-    secret %= PRIME
-    return secret.to_bytes(length) if secret.bit_length() <= 8 * length else None
+        factors[x] = numerator * pow(denominator, -1, PRIME) % PRIME
+    return factors

@@ -37,16 +37,20 @@ class Identity:
 
 
 class KnownKeys:
-    """The public keys of all parties, by name, as they were exchanged beforehand."""
+    """The public keys of all parties, by name, as they were exchanged beforehand; the table may change."""
 
     def __init__(self, keys: Mapping[str, ec.EllipticCurvePublicKey]) -> None:
-        self._keys = dict(keys)
+        self._keys = keys
 
     def require(self, name: str, purpose: str, content: Mapping[str, Any], signature: bytes) -> None:
         """Refuse what the party of this name did not sign."""
-        if name not in self._keys:
-            raise UserError(f"the public key of {name!r} is not known here, so nothing is taken for its word")
+        key = self._keys.get(name)
+        if key is None:
+            raise UserError(
+                f"the public key of {name!r} is not known here, or no longer good, so nothing is taken for "
+                "its word"
+            )
         try:
-            self._keys[name].verify(signature, canonical(purpose, content), _KIND)
+            key.verify(signature, canonical(purpose, content), _KIND)
         except InvalidSignature:
             raise UserError(f"{name!r} did not sign what is said to be its {purpose}") from None

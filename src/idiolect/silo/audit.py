@@ -5,8 +5,10 @@ What was sent is there as its size and hash, never itself.
 """
 
 import hashlib
+import io
 import json
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +18,7 @@ from idiolect.errors import UserError
 from idiolect.silo.plain_text import one_line
 from idiolect.silo.requests import Link, Unreachable
 from idiolect.silo.wire import peek
+from idiolect.store.files import clear_write_errors
 
 FILE = "audit.jsonl"
 _KEYS = ("ask", "run", "round", "place")  # of a header
@@ -27,30 +30,36 @@ class AuditLog:
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE
         self._last: str | None = None
+        self._one_at_a_time = threading.Lock()  # a coordinator also notes who knocks
 
     def add(self, question: bytes, answer: bytes | Unreachable | None, **further: str) -> None:
         """Note a question and its answer; None: there is none yet."""
         asked = peek(question)
-        entry = {
-            "time": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}",
-            **further,
-            **{key: asked[key] for key in _KEYS if isinstance(asked.get(key), str | int)},
-            "question": _mark(question),
-            **_outcome(answer),
-            "before": self._before(),
-        }
+        told = {key: asked[key] for key in _KEYS if isinstance(asked.get(key), str | int)}
+        self._append({**further, **told, "question": _mark(question), **_outcome(answer)})
+
+    def note(self, what: str, outcome: str, **further: str) -> None:
+        """Note what happened without a question, such as a login that failed."""
+        self._append({**further, "ask": what, "outcome": outcome})
+
+    def _append(self, entry: dict[str, Any]) -> None:
+        with self._one_at_a_time:
+            time = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}"
+            self._write({"time": time, **entry, "before": self._before()})
+
+    def _write(self, entry: dict[str, Any]) -> None:
         line = json.dumps({key: _plain(value) for key, value in entry.items()}, ensure_ascii=False)
-        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        with open(descriptor, "ab") as file:
-            file.write(line.encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+        with clear_write_errors(self.path):  # what cannot be noted is not answered
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+            with open(descriptor, "r+b", buffering=0) as file:
+                file.write((b"" if _ends_a_line(file) else b"\n") + line.encode() + b"\n")
+                os.fsync(file.fileno())
         self._last = _hash(line)
 
     def _before(self) -> str:
         if self._last is None:
-            lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.is_file() else []
+            lines = _lines(self.path)
             self._last = _hash(lines[-1]) if lines else ""
         return self._last
 
@@ -82,7 +91,7 @@ def read_audit(folder: Path) -> Audit:
     if not path.is_file():
         raise UserError(f"{str(folder)!r} has no {FILE}; give a silo's state folder or that of a served run")
     entries, before, broken = [], "", None
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(_lines(path), 1):
         try:
             entry = json.loads(line)
             follows = entry.pop("before") == before
@@ -93,6 +102,19 @@ def read_audit(folder: Path) -> Audit:
         entries.append(entry)
         before = _hash(line)
     return Audit(entries, broken)
+
+
+def _lines(path: Path) -> list[str]:
+    """What was written, also by somebody who was interrupted in the middle of it."""
+    return path.read_bytes().decode(errors="replace").splitlines() if path.is_file() else []
+
+
+def _ends_a_line(file: io.FileIO) -> bool:
+    """Whether what comes next begins a line: not after a power cut in the middle of one."""
+    if not file.seek(0, os.SEEK_END):
+        return True
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) == b"\n"
 
 
 def _outcome(answer: bytes | Unreachable | None) -> dict[str, str]:

@@ -88,7 +88,7 @@ def _trained_alone(
 ) -> Simulation:
     """The silo alone, at the round that is best on its validation rows."""
     own = {name: config.method[name] for name in _AS_IN_THE_RUN if name in config.method}
-    config = replace(config, method={"name": Local.name, **own})
+    config = replace(config, method={"name": Local.name, **own}, privacy=None)  # nothing of it leaves
     setting = build_setting(config, federation)
     put_weights(setting.objective.module, weights)
     simulation = Simulation.of(setting, Uniform(), "sequential")

@@ -19,9 +19,11 @@ from idiolect.models import CATALOGUE as MODELS
 from idiolect.models import outline_model
 from idiolect.participation.sampling import Plan
 from idiolect.runs.config import RunConfig
+from idiolect.runs.decisions import decide_noise
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.lifecycle import play
-from idiolect.runs.setup import build_setting, preparation_of
+from idiolect.runs.privacy import Prices, planned
+from idiolect.runs.setup import bound_plan, build_setting, preparation_of
 from idiolect.silo.audit import AuditedLink, AuditLog
 from idiolect.silo.checks import whole_number
 from idiolect.silo.history import History
@@ -65,6 +67,11 @@ class Coordination:
         return self.engine.setting.federation
 
     @property
+    def knows_rows(self) -> bool:
+        """Unless sums are secure: then silos tell nobody."""
+        return self.engine.sums is None
+
+    @property
     def briefed(self) -> Tensor:
         """The ids of the silos that are there: they are sent a brief when they are evaluated."""
         return self.plan.present(max(self.round - 1, 0), len(self.federation)).nonzero()[:, 0]
@@ -88,14 +95,19 @@ class Coordination:
 
 
 def coordinate(
-    run: ServedRun, link: Link, views: Sequence[View] = (), known: "KnownKeys | None" = None
+    run: ServedRun,
+    link: Link,
+    views: Sequence[View] = (),
+    known: "KnownKeys | None" = None,
+    audit: AuditLog | None = None,
 ) -> RunFolder:
     """Greet the silos and play the rounds that are left of a run, to its finished folder.
 
     known: the silos' public keys, for secure sums.
+    audit: where it is noted who is asked what; by default in the run's folder.
     """
     with Monitor(run, views) as monitor:
-        audited = AuditedLink(link, AuditLog(run.path))
+        audited = AuditedLink(link, audit or AuditLog(run.path))
         coordination = _begin(run, monitor.watch(audited), monitor, known)
         return play(run.folder, coordination, [monitor, History(run)])
 
@@ -108,9 +120,11 @@ def _begin(run: ServedRun, link: Link, monitor: Monitor, known: "KnownKeys | Non
     settings = run.settings
     if settings.config.open_rates:
         run.decide(decide_rates(settings.config, settings.agreed_schema.preprocessing, settings.silos))
-    sums = _secure_sums(run, link, monitor, known)
+    _agree_on_privacy(run)
     with monitor.asking("greeting", "greeting"):
-        greetings = _greet(run, link)
+        weights = _weights_to_send(run.settings)
+        sums = _secure_sums(run, link, monitor, known, weights)
+        greetings = _greet(run, link, weights)
     federation = run.federation_of({name: greeting.rows for name, greeting in greetings.items()})
     monitor.greeted({} if sums else {name: greeting.rows["train"] for name, greeting in greetings.items()})
     config, roster = run.settings.config, Roster(len(federation))
@@ -124,15 +138,27 @@ def _begin(run: ServedRun, link: Link, monitor: Monitor, known: "KnownKeys | Non
     return coordination
 
 
+def _agree_on_privacy(run: ServedRun) -> None:
+    """Find the noise that was left open; and refuse what cannot be hidden, before silos are asked."""
+    config = run.settings.config
+    if config.privacy is None:
+        return
+    stand_ins = _stand_ins(run.settings)
+    if config.privacy.noise is None:
+        run.decide(decide_noise(config, stand_ins))
+    else:
+        planned(Prices(build_setting(config, stand_ins), bound_plan(config, stand_ins), config.privacy), 1)
+
+
 def _secure_sums(
-    run: ServedRun, link: Link, monitor: Monitor, known: "KnownKeys | None"
+    run: ServedRun, link: Link, monitor: Monitor, known: "KnownKeys | None", weights: Params
 ) -> "CoordinatorSums | None":
     if run.settings.secure is None:
         return None
     assert known is not None, "asked for where keys are chosen"
     from idiolect.silo.secure.coordinator_side import begin_sums  # it needs an extra
 
-    return begin_sums(run, link, monitor, known)
+    return begin_sums(run, link, monitor, known, weights)
 
 
 class _Greeting(NamedTuple):
@@ -142,11 +168,10 @@ class _Greeting(NamedTuple):
     has_state: bool
 
 
-def _greet(run: ServedRun, link: Link) -> dict[str, _Greeting]:
+def _greet(run: ServedRun, link: Link, weights: Params) -> dict[str, _Greeting]:
     """Agree with every silo on configuration and schema; with enough of them where a run goes on."""
     settings = run.settings
     before = run.known_rows()
-    weights = _weights_to_send(settings)
     requests = {}
     for number, name in enumerate(settings.silos):
         header = {
@@ -162,7 +187,7 @@ def _greet(run: ServedRun, link: Link) -> dict[str, _Greeting]:
         read = partial(_read_greeting, before.get(name)) if settings.secure is None else _read_silent_greeting
         trees = {"weights": weights} if weights else {}
         requests[name] = Request(header, trees, read)
-    minimum = settings.minimum(len(requests)) if before else len(requests)
+    minimum = settings.minimum(len(requests)) if before else None
     return ask_all(link, requests, settings.patience, minimum)
 
 
@@ -195,13 +220,18 @@ def _weights_to_send(settings: ServeSettings) -> Params:
 
     The fixed part of the model, which must be equal everywhere, and all first weights if they are of a file.
     """
-    rows = pd.DataFrame(1, index=list(settings.silos), columns=["train", "validation", "test"])
-    federation = stand_in(settings.agreed_schema.preprocessing, rows)
+    federation = _stand_ins(settings)
     if _follows_from_seed(settings.config, federation):  # a large model is not made to find that out
         return {}
     objective = build_setting(settings.config, federation).objective
     is_from_file = preparation_of(settings.config).weights is not None
     return objective.module.state_dict() if is_from_file else objective.fixed_params()
+
+
+def _stand_ins(settings: ServeSettings) -> Federation:
+    """In place of silos of which nothing is known yet."""
+    rows = pd.DataFrame(1, index=list(settings.silos), columns=["train", "validation", "test"])
+    return stand_in(settings.agreed_schema.preprocessing, rows)
 
 
 def _follows_from_seed(config: RunConfig, federation: Federation) -> bool:

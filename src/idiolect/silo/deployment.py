@@ -1,7 +1,6 @@
 """A deployment's two ends, and the keys that they know each other by: `serve`, `join`, `silo_init`."""
 
 import logging
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -15,15 +14,36 @@ from idiolect.errors import UserError
 from idiolect.runs.folder import RunFolder
 from idiolect.runs.lock import alone_in, creating_in
 from idiolect.runs.settings import Source, read_settings
-from idiolect.silo.audit import Audit, read_audit
+from idiolect.silo.audit import Audit, AuditLog, read_audit
+from idiolect.silo.certificates import DAYS
 from idiolect.silo.coordinator import coordinate
+from idiolect.silo.health import NOT_YET, Pulse
 from idiolect.silo.history import go_back
-from idiolect.silo.keys import check_names, init_keys, read_credentials, read_known_keys
+from idiolect.silo.http_proxy import keep_loopback_direct
+from idiolect.silo.key_cycle import (
+    KeyEntry,
+    add_silos,
+    listed_keys,
+    renew_keys,
+    require_good_certificates,
+    revoke_keys,
+    why_shut_out,
+)
+from idiolect.silo.keys import (
+    check_names,
+    init_keys,
+    private_files_only,
+    read_credentials,
+    read_known_keys,
+)
 from idiolect.silo.limits import Limits
 from idiolect.silo.live_page import page_view
-from idiolect.silo.monitor import View
+from idiolect.silo.monitor import PulseView, View
 from idiolect.silo.offline import find_run
 from idiolect.silo.plain_text import OneLineFormatter
+from idiolect.silo.privacy.demands import USUAL_DELTA, Demands
+from idiolect.silo.privacy.ledger import Ledger, Unit
+from idiolect.silo.privacy.statement import Statement, statement_of
 from idiolect.silo.serve_settings import serve_settings
 from idiolect.silo.served_run import ServedRun
 from idiolect.silo.service import Silo
@@ -37,13 +57,46 @@ LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 NOWHERE: AbstractContextManager[Sequence[View]] = nullcontext(())
 
 
-def silo_init(silos: Sequence[str], *, host: str, out: str | Path = "keys") -> Path:
+def silo_init(silos: Sequence[str], *, host: str, out: str | Path = "keys", days: int = DAYS) -> Path:
     """Make a certificate authority, the server's certificate and a key for each silo.
 
     host: how silos reach the coordinator: a host name or an address.
+    days: for how long they are good; the authority for ten years or more.
     """
-    init_keys(Path(out), host, silos)
+    init_keys(Path(out), host, silos, days)
     return Path(out)
+
+
+def silo_add(silos: Sequence[str], *, keys: str | Path = "keys", days: int = DAYS) -> list[str]:
+    """Make folders with keys for further silos of a federation; the silos that were there before.
+
+    keys: the folder that `silo_init` wrote.
+    """
+    return add_silos(Path(keys), silos, days)
+
+
+def silo_renew(silos: Sequence[str], *, keys: str | Path = "keys", days: int = DAYS) -> bool:
+    """Make new keys for silos, or for `coordinator` a new certificate; whether silos need a new ca.pem.
+
+    keys: the folder that `silo_init` wrote.
+    """
+    return renew_keys(Path(keys), silos, days)
+
+
+def silo_revoke(silos: Sequence[str], *, keys: str | Path = "keys") -> None:
+    """Take silos' keys back; a coordinator whose folder it is refuses them at once.
+
+    keys: the folder that `silo_init` wrote, or that of one party.
+    """
+    revoke_keys(Path(keys), silos)
+
+
+def silo_keys(*, keys: str | Path = "keys") -> list[KeyEntry]:
+    """Whose keys and certificates there are, until when, and which are revoked.
+
+    keys: the folder that `silo_init` wrote, or that of one party.
+    """
+    return listed_keys(Path(keys))
 
 
 def silo_audit(folder: str | Path, *, refused: bool = False) -> Audit:
@@ -53,6 +106,11 @@ def silo_audit(folder: str | Path, *, refused: bool = False) -> Audit:
     """
     entries, broken = read_audit(Path(folder))
     return Audit([entry for entry in entries if not refused or entry["outcome"] != "answered"], broken)
+
+
+def silo_ledger(state: str | Path, *, delta: float = USUAL_DELTA) -> Statement:
+    """What a silo has spent at some δ, by its own count: in each run, and in all of them together."""
+    return statement_of(Ledger(Path(state)), delta)
 
 
 def silo_back(*, state: str | Path, to: int) -> int:
@@ -101,7 +159,10 @@ def serve(
     if run.folder.finished:
         return run.folder
     _require_flower()
+    if chosen_keys is not None:
+        _require_keys(run, chosen_keys)
     known = _known_keys(run, chosen_keys)
+    audit = AuditLog(run.path)
     from idiolect.silo.superlink import flower_link
 
     with (
@@ -109,15 +170,17 @@ def serve(
         _log_in(run.path),
         views as shown,
         _page(run) as page,
+        Pulse(run.path) as pulse,
         flower_link(
             run.settings.silos,
             listen,
             chosen_keys,
             run.path / "flower",
             int(run.settings.patience.megabytes * 2**20),
+            audit,
         ) as link,
     ):
-        return coordinate(run, link, [*page, *shown], known)
+        return coordinate(run, link, [*page, *shown, PulseView(pulse)], known, audit)
 
 
 def join(
@@ -145,9 +208,13 @@ def join(
     min_batch: int = 4,
     min_metric_rows: int = 10,
     metric_digits: int = 3,
-    share_metrics: bool = True,
-    share_summaries: bool = True,
+    min_sum: int = 2,
+    share_metrics: bool | None = None,
+    share_summaries: bool | None = None,
     require_secure: bool = False,
+    require_private: Unit | None = None,
+    max_epsilon: float | None = None,
+    delta: float = USUAL_DELTA,
     insecure: bool = False,
 ) -> None:
     """Take part in a coordinator's runs with your own table, until interrupted.
@@ -167,13 +234,22 @@ def join(
         and most runs that you admit.
     min_batch: fewest rows in a gradient that you admit.
     min_metric_rows, metric_digits: metrics are told of so many rows or more, with so many significant digits.
-    share_metrics: tell the coordinator how good your models are.
-    share_summaries: tell means, spreads and categories where columns are to be agreed on.
+    min_sum: fewest silos that a secure sum is over.
+    share_metrics: tell the coordinator how good your models are; None: unless you demand privacy.
+    share_summaries: tell means, spreads and categories where columns are to be agreed on; None: as above.
     require_secure: take part in runs with secure sums only.
+    require_private: take part only in runs that hide each row, or the silo as a whole.
+    max_epsilon, delta: the most that all runs with this state may cost your rows, or the silo: then you stop.
     insecure: no TLS, no keys; on loopback only.
     """
     check_names([name])
+    demands = Demands(require_private, max_epsilon, delta)
     chosen_keys = _chosen_keys(keys, insecure, server)
+    if chosen_keys is not None and (reason := why_shut_out(chosen_keys, name)):
+        raise UserError(
+            f"silo {name!r} cannot join: {reason}, says --keys {chosen_keys}; have another one made with "
+            f"`idiolect silo renew {name}`"
+        )
     if require_secure and chosen_keys is None:
         raise UserError("--require-secure needs --keys: silos know each other by them")
     read = read_file(data, Reading(separator, decimal, encoding, tuple(missing_values), asked_as="--"))
@@ -194,6 +270,7 @@ def join(
         batch=min_batch,
         metric_rows=min_metric_rows,
         metric_digits=metric_digits,
+        summed=min_sum,
     )
     limits.check()
     folder = Path(state) / name
@@ -205,17 +282,20 @@ def join(
         limits,
         ignore=tuple(ignore),
         keep_rounds=keep_rounds,
-        shares_metrics=share_metrics,
-        shares_summaries=share_summaries,
+        shares_metrics=not demands.insists if share_metrics is None else share_metrics,
+        shares_summaries=not demands.insists if share_summaries is None else share_summaries,
         credentials=None if chosen_keys is None else read_credentials(chosen_keys, name),
         requires_secure=require_secure,
+        demands=demands,
     )
     from idiolect.silo.supernode import run_silo
 
-    with private_files(folder), _log_in(folder):
+    # Two would not see what the other one spends.
+    alone = alone_in(folder, "end it, or choose another --state")
+    with private_files(folder), alone, _log_in(folder), Pulse(folder, NOT_YET) as pulse:
         for note in read.notes:
             log.info("data: %s", note)
-        run_silo(silo, server, chosen_keys, folder / "flower")
+        run_silo(silo, server, chosen_keys, folder / "flower", pulse)
 
 
 def _chosen_keys(keys: str | Path | None, insecure: bool, address: str) -> Path | None:
@@ -236,6 +316,19 @@ def _chosen_keys(keys: str | Path | None, insecure: bool, address: str) -> Path 
     return Path(keys)
 
 
+def _require_keys(run: ServedRun, keys: Path) -> None:
+    """A run begins with good keys of all its silos; once begun it goes on without those that are not."""
+    require_good_certificates(keys)
+    if run.folder.knows_clients:
+        return
+    for name in run.settings.silos:
+        if reason := why_shut_out(keys, name):
+            raise UserError(
+                f"silo {name!r} cannot take part: {reason}; leave it out of silos, or have another key made "
+                f"with `idiolect silo renew {name}`"
+            )
+
+
 def _known_keys(run: ServedRun, keys: Path | None) -> "KnownKeys | None":
     """The silos' public keys, where sums are secure."""
     if run.settings.secure is None:
@@ -248,6 +341,7 @@ def _known_keys(run: ServedRun, keys: Path | None) -> "KnownKeys | None":
 def _require_flower() -> None:
     if find_spec("flwr") is None:
         raise UserError("silos need Flower 1.33.0: pip install 'idiolect[flower]'")
+    keep_loopback_direct()  # its programs are here too
 
 
 @contextmanager
@@ -263,14 +357,12 @@ def _page(run: ServedRun) -> Iterator[list[View]]:
 @contextmanager
 def private_files(folder: Path) -> Iterator[None]:
     """A folder for its owner only; what is written in the block, by children too, nobody else can read."""
-    before = os.umask(0o077)
-    try:
+    with private_files_only():
         folder.mkdir(parents=True, exist_ok=True)
         for path in (folder, *folder.rglob("*")):  # of earlier versions
-            path.chmod(0o700 if path.is_dir() else 0o600)
+            if path == folder or not path.is_symlink():  # what a link leads to is somebody else's
+                path.chmod(0o700 if path.is_dir() else 0o600)
         yield
-    finally:
-        os.umask(before)
 
 
 @contextmanager

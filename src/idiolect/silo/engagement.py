@@ -15,23 +15,33 @@ from idiolect.core import tree
 from idiolect.core.cohort import Cohort, Population
 from idiolect.core.exchange import ClientState, Epochs, Exchange, Message, Site
 from idiolect.core.fixed import put_weights
+from idiolect.core.objective import Batch
 from idiolect.core.tree import Params, Tree
 from idiolect.data.federation import Federation, Rows
 from idiolect.engines.sequential import Assignment, Sequential
 from idiolect.errors import UserError
-from idiolect.evaluation.metrics import PARTS, row_metrics, rows_of
+from idiolect.evaluation.metrics import PARTS, Metric, row_metrics, rows_of
 from idiolect.models import CATALOGUE as MODELS
 from idiolect.models import outline_model
+from idiolect.privacy.row_gradients import counting_gradients
 from idiolect.runs.config import RunConfig
 from idiolect.runs.setup import build_setting
-from idiolect.silo.checks import fraction, looks, require_finite, rounded, whole_number
+from idiolect.silo.checks import fraction, is_near, looks, require_finite, rounded, whole_number
 from idiolect.silo.limits import Limits
+from idiolect.silo.privacy.account import Account
+from idiolect.silo.privacy.protection import Protection
+from idiolect.silo.questions import (
+    evaluation_in_common,
+    exchange_question,
+    work_in_common,
+    work_question,
+)
 from idiolect.silo.rehearsal import AgreedExchange, AgreedExchanges
 from idiolect.silo.schema import Schema
 from idiolect.silo.secure.agreement import Credentials, evaluation_label, silo_sums, work_label
 from idiolect.silo.secure.metric_sums import entries, metric_numbers
-from idiolect.silo.secure.summands import numbers_of, own_weight
-from idiolect.silo.serve_settings import INCOMPLETE_WORK, SECURE, agreed_config
+from idiolect.silo.secure.summands import numbers_of
+from idiolect.silo.serve_settings import INCOMPLETE_WORK, agreed_config
 from idiolect.silo.vault import Answered, Position, RunVault
 from idiolect.silo.wire import Packet, digest, pack, rebuild_object
 
@@ -49,6 +59,7 @@ class Engagement:
         limits: Limits,
         weights: Params,
         *,
+        account: Account,
         shares_metrics: bool = True,
         credentials: Credentials | None = None,
     ) -> None:
@@ -61,6 +72,7 @@ class Engagement:
         self.shares_metrics = shares_metrics
         config, schema = agreed_config(shared), Schema.from_plain(agreement["schema"])
         limits.admit_config(config)
+        self.account = account.opened(config.privacy)
         self.rounds = config.pace.rounds
         self.incomplete_work = shared.get(INCOMPLETE_WORK) is True
         federation = schema.read(table, agreement["name"], int(self.ids), clients)
@@ -72,9 +84,12 @@ class Engagement:
         self.engine = Sequential(self.setting)
         self.measures = config.evaluation.measures(federation)
         limits.admit_batch(int(self.setting.batches.batch_sizes[self.ids]))
-        self.sums = silo_sums(vault.folder, shared.get(SECURE), clients, credentials)
+        self.sums = silo_sums(vault.folder, agreement, clients, credentials)
+        if self.sums is not None:
+            limits.admit_sum(self.sums.rule.threshold)
+        self.protection = Protection(config.privacy, self.setting, vault.folder, self.sums)
         model_bytes = tree.count_bits(self.setting.objective.initial_params()) // 8
-        self.exchanges = AgreedExchanges(config, schema, clients, model_bytes)
+        self.exchanges = AgreedExchanges(config, schema, clients, model_bytes, weights)
         for agreed in self.exchanges.of_first_round():
             self._require_shared(agreed.upload)
 
@@ -96,18 +111,26 @@ class Engagement:
         down = transport.receive_down(_part(trees, "down"), client)
         self.exchanges.require_usual(agreed, down)
         require_finite(down, "the message of an exchange")
-        answered = _answered(header, down)
+        answered = Answered(work_question(exchange, header, down), exchange_question(exchange))
         repeated = self._is_repetition(position, answered, agreed)
         self.setting.round_steps = self._clock_steps(exchange, header)
-        client, upload = self.engine.work(Assignment(exchange, down, client, cohort, position.round))
-        require_finite((client, upload), "what came out of the local work")
-        self._require_shared(upload)
+        # What the answer follows from: with the same noise for another one their difference would have none.
+        origin = self.protection.origin(answered.message, client)
+        price = self.protection.price(agreed, self.exchanges, cohort)
+        self.account.pay(origin, price.cost, f"round {position.round + 1}")
+        with self.protection.own_randomness(origin), counting_gradients() as taken:
+            client, upload = self.engine.work(Assignment(exchange, down, client, cohort, position.round))
+            require_finite((client, upload), "what came out of the local work")
+            self._require_shared(upload)
+            hidden = self.protection.hidden(upload)
+        price.require_enough(len(taken))
         # Before the state is kept: it may be refused.
         if self.sums is None:
-            answer = pack({**echo(header), "steps": int(cohort.steps)}, {"upload": transport.send_up(upload)})
+            answer = pack({**echo(header), "steps": int(cohort.steps)}, {"upload": transport.send_up(hidden)})
         else:
             label = work_label(self.vault.folder.name, *position)
-            keys = self.sums.begin(label, numbers_of(upload, own_weight(exchange, cohort)))
+            numbers = numbers_of(hidden, self.protection.own_weight(exchange, cohort))
+            keys = self.sums.begin(label, work_in_common(exchange, header, down), numbers)
             answer = pack({**echo(header), **keys})
         if not repeated:
             if is_first:
@@ -129,7 +152,7 @@ class Engagement:
         brief = _part(trees, "brief")
         _require_usable(brief, self.exchanges.brief, "the brief")
         client, _ = self._state_before(Position(done, 0), trees)
-        self._require_new_evaluation(done, digest({"round": done}, {"brief": brief}))
+        self._require_new_evaluation(done, digest({"round": done}, {"brief": brief, "state": client}))
         method = self.setting.method
         if method.adapts:
             client = method.adapt(client, brief, self._site(self.setting.federation.train, done))
@@ -148,7 +171,8 @@ class Engagement:
             names = [metric.name for metric in self.measures.metrics]
             numbers = metric_numbers(entries(method.kinds, names), shared, self.rows)
             label = evaluation_label(self.vault.folder.name, done)
-            return pack({**echo(header), **self.sums.begin(label, numbers)})
+            question = evaluation_in_common(done, brief, is_personal=method.personal_brief)
+            return pack({**echo(header), **self.sums.begin(label, question, numbers)})
         return pack(echo(header), {"metrics": shared} if shared else {})
 
     def _position(self, header: dict[str, Any]) -> Position:
@@ -197,6 +221,11 @@ class Engagement:
             return client, False
         first = _part(trees, "first")
         _require_usable(first, self.exchanges.first, "the first state")
+        if self.sums is not None and not is_near(first, self.exchanges.first):
+            raise UserError(
+                "the first state is not the one that follows from what was agreed, and with secure sums "
+                "nobody begins with another one"
+            )
         return first, True
 
     def _clock_steps(self, exchange: Exchange, header: dict[str, Any]) -> int:
@@ -234,7 +263,9 @@ class Engagement:
         )
 
     def _metrics(self, models: Tree, site: Site) -> Tree:
+        """What is told: of a class as of all, not where too few rows are behind it."""
         rows, objective = site.all_rows, site.objective
+        told = [m for m in self.measures.metrics if _rows_behind(m, rows) >= self.limits.metric_rows]
 
         def shown(value: Tensor) -> Tensor:
             return torch.tensor(rounded(float(value), self.limits.metric_digits), dtype=torch.float64)
@@ -243,7 +274,7 @@ class Engagement:
             kind: {
                 name: shown(value)
                 for name, value in row_metrics(
-                    objective.task, objective.predict(model, rows.inputs), rows, self.measures.metrics
+                    objective.task, objective.predict(model, rows.inputs), rows, told
                 ).items()
             }
             for kind, model in models.items()
@@ -266,12 +297,6 @@ def echo(header: dict[str, Any]) -> dict[str, Any]:
     return {key: header[key] for key in ("ask", "run", "round", "place", "request") if key in header}
 
 
-def _answered(header: dict[str, Any], down: Message) -> Answered:
-    """What tells a request for work from any other: what it asks for, not how it travelled."""
-    asked = {key: header[key] for key in ("round", "place", "exchange", "work", "clock_steps")}
-    return Answered(digest(asked, {"down": down}), digest({"exchange": header["exchange"]}))
-
-
 def _part(trees: dict[str, Tree], name: str) -> Tree:
     if name not in trees:
         what = {"first": "this silo has no state in this run, and none was sent"}
@@ -283,6 +308,13 @@ def _require_usable(content: Tree, like: Tree, what: str) -> None:
     if looks(content) != looks(like):
         raise UserError(f"{what} has another structure, shape or type than the method has")
     require_finite(content, what)
+
+
+def _rows_behind(metric: Metric, rows: Batch) -> int:
+    """How many rows a metric is of."""
+    if metric.class_number is None:
+        return len(rows.targets)
+    return int((rows.targets == metric.class_number).sum())
 
 
 def _tells_losses(upload: Message) -> bool:

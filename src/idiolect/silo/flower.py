@@ -35,7 +35,20 @@ _NOBODY_THERE = (
     grpc.StatusCode.CANCELLED,
     grpc.StatusCode.DEADLINE_EXCEEDED,
 )
+ANSWER_SECONDS = 20.0  # for a call to a program on this machine
 _ENVELOPE = 2**20  # what Flower adds to a message of ours, and more
+
+
+class Deadline(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]  # grpc has no types
+    """No call without an end: who takes one and does not answer hangs, in the middle of a message too."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+        """Let a call that has no deadline have one."""
+        seconds = client_call_details.timeout or self.seconds
+        return continuation(client_call_details._replace(timeout=seconds), request)
 
 
 class Queue:
@@ -53,15 +66,19 @@ class Queue:
             ],
         )
         self.stub: Any = (ServerAppIoStub if server else ClientAppIoStub)(self.channel)
+        self.silent = 0  # how many of the last calls were taken and not answered
 
     def claim(self) -> str | None:
         """The token of what waits longest; None if there is nothing, or nobody to ask yet."""
         try:
-            waiting = self.stub.PullPendingTasks(PullPendingTasksRequest()).tasks
+            waiting = self.stub.PullPendingTasks(PullPendingTasksRequest(), timeout=ANSWER_SECONDS).tasks
+            self.silent = 0
             if not waiting:
                 return None
-            return self.stub.ClaimTask(ClaimTaskRequest(task_id=waiting[0].task_id)).token or None
+            request = ClaimTaskRequest(task_id=waiting[0].task_id)
+            return self.stub.ClaimTask(request, timeout=ANSWER_SECONDS).token or None
         except grpc.RpcError as error:
+            self.silent += error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
             if error.code() in _NOBODY_THERE:
                 return None
             raise

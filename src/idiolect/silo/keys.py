@@ -4,70 +4,137 @@ DIR/authority.key                   signs certificates; keep it off-line
 DIR/coordinator/ca.pem              what silos check the server against
 DIR/coordinator/server.pem, .key    the server's certificate and key
 DIR/coordinator/silos/NAME.pub      the public keys that are admitted, by silo
+DIR/coordinator/revoked/            those that were taken back or replaced
 DIR/NAME/ca.pem, silo.key           what silo NAME gets, and nobody else
-DIR/NAME/silos/OTHER.pub            the public keys of all silos, by which they know each other in secure sums
+DIR/NAME/silos/, DIR/NAME/revoked/  the same public keys: silos know each other by them in secure sums
 """
 
 import datetime
-import ipaddress
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from idiolect.errors import UserError
+from idiolect.silo.certificates import (
+    DAYS,
+    authority_certificate,
+    check_days,
+    cryptography_parts,
+    end_of_line,
+    key_mark,
+    last_day,
+    new_key,
+    private_text,
+    public_line,
+    read_public,
+    server_certificate,
+)
 from idiolect.silo.secure.agreement import Credentials
+from idiolect.store.files import new_folder, write_bytes
 
 if TYPE_CHECKING:
     from idiolect.secure.signing import KnownKeys
 
+COORDINATOR = "coordinator"
+AUTHORITY = "authority.key"
+ADMITTED, REVOKED = "silos", "revoked"  # the folders of public keys
+_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 # In the folder of keys, and in that of silos' states.
 _OWN_NAMES = (
-    "coordinator",
-    "authority.key",
+    COORDINATOR,
+    AUTHORITY,
     "flower",
     "log.txt",
     "summary.json",
     "misfits.json",
     "audit.jsonl",
-    "silos",
+    "health.json",
+    ADMITTED,
+    REVOKED,
 )
-_PUBLIC = "silos"  # the folder of public keys
-VALID = datetime.timedelta(days=730)
 
 
-def init_keys(folder: Path, host: str, silos: Sequence[str]) -> None:
-    """Make all keys of a federation; nothing that exists is overwritten."""
+class SiloKey(NamedTuple):
+    """A silo's public key, as a file has it."""
+
+    name: str
+    line: bytes
+    until: datetime.date | None  # the last day on which it is good; None: no end
+
+    @property
+    def mark(self) -> str:
+        """By which the same key is known again."""
+        return key_mark(self.line)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its last day is past."""
+        return self.until is not None and self.until < datetime.datetime.now(datetime.UTC).date()
+
+
+def init_keys(folder: Path, host: str, silos: Sequence[str], days: int = DAYS) -> None:
+    """Make all keys of a federation, or none; nothing that exists is overwritten."""
     check_names(silos)
-    if folder.exists() and any(folder.iterdir()):
+    check_days(days)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{str(folder)!r} exists and is not empty; keys are never overwritten")
-    serialization, ec = _cryptography()
-    authority = ec.generate_private_key(ec.SECP384R1())
-    authority_certificate = _certificate(authority, authority, "idiolect authority", None)
-    server = ec.generate_private_key(ec.SECP384R1())
-    server_certificate = _certificate(server, authority, host, host)
-    pem = serialization.Encoding.PEM
-    ca = authority_certificate.public_bytes(pem)
-    _write_secret(folder / "authority.key", _private(authority))
-    _write(folder / "coordinator" / "ca.pem", ca)
-    _write(folder / "coordinator" / "server.pem", server_certificate.public_bytes(pem))
-    _write_secret(folder / "coordinator" / "server.key", _private(server))
-    for name in silos:
-        key = ec.generate_private_key(ec.SECP384R1())
-        _write(folder / name / "ca.pem", ca)
-        _write_secret(folder / name / "silo.key", _private(key, ssh=True))
-        public = key.public_key().public_bytes(
-            serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-        )
-        for reader in ("coordinator", *silos):
-            _write(folder / reader / _PUBLIC / f"{name}.pub", public)
+    authority, server = new_key(), new_key()
+    ca = authority_certificate(authority, days)
+    hosts = list(dict.fromkeys((host, "localhost", "127.0.0.1")))
+    keys = {name: new_key() for name in silos}
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with new_folder(folder) as whole:
+        write_secret(whole / AUTHORITY, private_text(authority))
+        write_public(whole / COORDINATOR / "ca.pem", ca)
+        write_public(whole / COORDINATOR / "server.pem", server_certificate(server, authority, hosts, days))
+        write_secret(whole / COORDINATOR / "server.key", private_text(server))
+        for name, key in keys.items():
+            write_public(whole / name / "ca.pem", ca)
+            write_secret(whole / name / "silo.key", private_text(key, ssh=True))
+            line = public_line(key, name, last_day(days))
+            for reader in (COORDINATOR, *silos):
+                write_public(whole / reader / ADMITTED / f"{name}.pub", line)
+
+
+def admitted_keys(folder: Path) -> dict[str, SiloKey]:
+    """The public keys of a party's folder, by silo, also those whose time is over."""
+    keys = {}
+    for path in sorted((folder / ADMITTED).glob("*.pub")):
+        line = _read(path)
+        read_public(line, str(path))
+        keys[path.stem] = SiloKey(path.stem, line, end_of_line(line))
+    names = {key.mark: key.name for key in keys.values()}
+    for key in keys.values():
+        if names[key.mark] != key.name:
+            raise UserError(
+                f"{str(folder / ADMITTED)!r} has one key for {key.name} and {names[key.mark]}: whoever has "
+                "it would count as two silos"
+            )
+    return keys
+
+
+def revoked_keys(folder: Path) -> list[SiloKey]:
+    """The public keys that were taken back or replaced, of a party's folder."""
+    paths = sorted((folder / REVOKED).glob("*.pub"))
+    lines = [(path.stem.rpartition(".")[0], path.read_bytes()) for path in paths]
+    return [SiloKey(name, line, end_of_line(line)) for name, line in lines]
+
+
+def good_keys(folder: Path) -> dict[str, SiloKey]:
+    """Those that are neither over nor revoked."""
+    revoked = {key.mark for key in revoked_keys(folder)}
+    keys = admitted_keys(folder).items()
+    return {name: key for name, key in keys if not key.is_over and key.mark not in revoked}
 
 
 def read_credentials(folder: Path, name: str) -> Credentials:
     """What a silo signs with, and knows the others by."""
     from idiolect.secure.signing import Identity
 
-    serialization, ec = _cryptography()
+    serialization, ec = cryptography_parts()
     key = serialization.load_ssh_private_key(_read(folder / "silo.key"), password=None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise UserError(f"{str(folder / 'silo.key')!r} is not a key that `idiolect silo init` made")
@@ -75,16 +142,32 @@ def read_credentials(folder: Path, name: str) -> Credentials:
 
 
 def read_known_keys(folder: Path) -> "KnownKeys":
-    """The public keys of all silos, of a silo's or the coordinator's folder."""
+    """The public keys of all silos, of a silo's or the coordinator's folder, whenever they are asked for."""
     from idiolect.secure.signing import KnownKeys
 
-    serialization, ec = _cryptography()
-    keys = {}
-    for path in sorted((folder / _PUBLIC).glob("*.pub")):
-        keys[path.stem] = serialization.load_ssh_public_key(_read(path))
-        if not isinstance(keys[path.stem], ec.EllipticCurvePublicKey):
-            raise UserError(f"{str(path)!r} is not a key that `idiolect silo init` made")
-    return KnownKeys(keys)
+    return KnownKeys(_GoodKeys(folder))
+
+
+class _GoodKeys(Mapping[str, Any]):
+    """The keys of a folder that are good at the moment: in a run that lasts for weeks one may be revoked."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __getitem__(self, name: str) -> Any:
+        path = self.folder / ADMITTED / f"{name}.pub"
+        if not re.fullmatch(_NAME, name) or not path.is_file():  # a name that somebody sent
+            raise KeyError(name)
+        key = SiloKey(name, line := path.read_bytes(), end_of_line(line))
+        if key.is_over or any((self.folder / REVOKED).glob(f"*.{key.mark}.pub")):
+            raise KeyError(name)
+        return read_public(line, str(path))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(good_keys(self.folder))
+
+    def __len__(self) -> int:
+        return len(good_keys(self.folder))
 
 
 def _read(path: Path) -> bytes:
@@ -96,7 +179,7 @@ def _read(path: Path) -> bytes:
 def check_names(silos: Sequence[str]) -> None:
     """Names of silos are names of folders too."""
     for name in silos:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name):
+        if not re.fullmatch(_NAME, name):
             raise UserError(f"silo {name!r} is not possible: use letters, digits, '-', '_' and '.'")
         if name.lower() in _OWN_NAMES:
             raise UserError(f"silo {name!r} is not possible: a file or folder of ours has that name")
@@ -108,61 +191,23 @@ def check_names(silos: Sequence[str]) -> None:
         raise UserError(f"silos={','.join(silos)} must be one or more different names")
 
 
-def _certificate(key: Any, issuer_key: Any, name: str, host: str | None) -> Any:
-    """A certificate: of the authority itself if there is no host."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes
-
-    issuer = "idiolect authority"
-    begin = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=5)
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]))
-        .issuer_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, issuer)]))
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(begin)
-        .not_valid_after(begin + VALID)
-        .add_extension(x509.BasicConstraints(ca=host is None, path_length=None), critical=True)
-    )
-    if host is not None:
-        names = [_general_name(entry) for entry in dict.fromkeys((host, "localhost", "127.0.0.1"))]
-        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-    return builder.sign(issuer_key, hashes.SHA384())
-
-
-def _general_name(host: str) -> Any:
-    from cryptography import x509
-
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)
-
-
-def _private(key: Any, *, ssh: bool = False) -> bytes:
-    serialization, _ = _cryptography()
-    form = serialization.PrivateFormat.OpenSSH if ssh else serialization.PrivateFormat.PKCS8
-    content: bytes = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
-    return content
-
-
-def _write(path: Path, content: bytes) -> None:
+def write_public(path: Path, content: bytes) -> None:
+    """Put a file in place at once."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
+    write_bytes(path, content)
 
 
-def _write_secret(path: Path, content: bytes) -> None:
-    """A file that only its owner can read."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path.touch(mode=0o600)
-    path.write_bytes(content)
+def write_secret(path: Path, content: bytes) -> None:
+    """The same, a file that only its owner can read."""
+    with private_files_only():
+        write_public(path, content)
 
 
-def _cryptography() -> tuple[Any, Any]:
+@contextmanager
+def private_files_only() -> Iterator[None]:
+    """What is written in the block, by children too, nobody else can read."""
+    before = os.umask(0o077)
     try:
-        from cryptography.hazmat.primitives import serialization
-        from cryptography.hazmat.primitives.asymmetric import ec
-    except ImportError:
-        raise UserError("silos need Flower: pip install 'idiolect[flower]'") from None
-    return serialization, ec
+        yield
+    finally:
+        os.umask(before)

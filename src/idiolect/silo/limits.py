@@ -41,6 +41,7 @@ class Limits:
     batch: int = 4  # fewest rows in a gradient
     metric_rows: int = 10  # fewest rows that metrics are told of
     metric_digits: int = 3  # significant digits of a metric
+    summed: int = 2  # fewest silos that a secure sum is over
     misfits: int = 20  # how often it says that its table does not fit what is to be agreed
     values: int = 5  # fewest rows behind a mean, a category or a class that a summary tells
 
@@ -82,6 +83,14 @@ class Limits:
             raise UserError(
                 f"gradients of {rows} rows are not admitted here, but of {self.batch} and more (batch_size, "
                 "and as many training rows; --min-batch)"
+            )
+
+    def admit_sum(self, silos: int) -> None:
+        """Refuse sums over so few silos that little is hidden in them."""
+        if silos < self.summed:
+            raise UserError(
+                f"sums over {silos} silos are not admitted here, but over {self.summed} and more "
+                "(secure.threshold; --min-sum)"
             )
 
     def check(self) -> None:

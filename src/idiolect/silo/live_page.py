@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from threading import Event, Thread
 
-from idiolect.quantities import amount, duration
+from idiolect.quantities import amount, duration, show_value
 from idiolect.reports.html import render
 from idiolect.runs.settings import write_settings
 from idiolect.silo.served_run import ServedRun
@@ -93,6 +93,7 @@ def draw(status: Status, config: str) -> str:
         amount=lambda count: amount(8 * count),
         duration=duration,
         share=_share,
+        show_value=show_value,
     )
 
 

@@ -17,6 +17,8 @@ from typing import Literal, Protocol
 import pandas as pd
 
 from idiolect.runs.config import build_method
+from idiolect.runs.privacy import ALL
+from idiolect.silo.health import Pulse
 from idiolect.silo.requests import Link, Unreachable
 from idiolect.silo.served_run import ServedRun
 from idiolect.silo.status import PHASES, Phase, RoundRecord, SiloStatus, Status, Warned
@@ -32,6 +34,18 @@ class View(Protocol):
     def show(self, status: Status) -> None:
         """Show it, or leave it for a better moment."""
         ...
+
+
+class PulseView:
+    """Lets a health check know where the run is; that it waits, for hours perhaps, is no illness."""
+
+    def __init__(self, pulse: Pulse) -> None:
+        self.pulse = pulse
+
+    def show(self, status: Status) -> None:
+        """Pass it on."""
+        heard = [silo.heard for silo in status.silos if silo.heard is not None]
+        self.pulse.say(what=status.headline, answered=max(heard, default=None))
 
 
 @dataclass
@@ -174,6 +188,10 @@ class Monitor:
         final = dataclasses.replace(self._history[-1], **vars(self._meter))
         self._history = [*self._history[:-1], final]
         self._meter = _Meter()
+        spent = self.run.folder.spent_by(round_number)
+        for name in self._silos:
+            if (epsilon := spent.get(name, spent.get(ALL))) is not None:
+                self._change(name, epsilon=epsilon)
         self.run.write_progress(self._history)
         self.run.write_status(self.status())
         self._show()

@@ -21,19 +21,21 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 class Child:
     """A program that runs as long as the block does; its output goes to a file."""
 
-    def __init__(self, program: str, arguments: Sequence[str], folder: Path) -> None:
+    def __init__(self, program: str, arguments: Sequence[str], folder: Path, **environment: str) -> None:
         self.program = program
         self.arguments = arguments
         self.folder = folder
         self.log = folder / f"{program}.log"
+        self.environment = environment  # besides ours
 
     def __enter__(self) -> "Child":
         path = Path(sys.executable).parent / self.program
         if not path.is_file():
             raise UserError(f"{self.program} is not installed: pip install 'idiolect[flower]'")
         self.folder.mkdir(parents=True, exist_ok=True)
-        environment = {**os.environ, **QUIET, "FLWR_HOME": str(self.folder / "flower")}
+        environment = {**os.environ, **QUIET, **self.environment, "FLWR_HOME": str(self.folder / "flower")}
         with self.log.open("ab") as output:
+            self._begin = output.tell()
             command = [sys.executable, "-m", "idiolect.silo.launch", str(path), *self.arguments]
             self.process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
         return self
@@ -51,14 +53,24 @@ class Child:
         """Whether the program has ended by itself."""
         return self.process.poll() is not None
 
+    def has_said(self, words: str) -> bool:
+        """Whether it has written something since it was started."""
+        return words in self._output()
+
     def last_words(self) -> str:
         """Why it ended: the last reason that it wrote, else its last line."""
-        text = _COLOURS.sub("", self.log.read_text(encoding="utf-8", errors="replace")).strip()
+        text = _COLOURS.sub("", self._output()).strip()
         reasons = re.findall(r'details = "(.*)"$', text, re.MULTILINE)
         if not reasons:
             return text.splitlines()[-1].removeprefix("INFO :").strip() if text else "no output"
         told = re.search(r'"public_message": "([^"]*)"', reasons[-1])
         return told.group(1) if told else reasons[-1]
+
+    def _output(self) -> str:
+        """What it has written since it was started; the file has what was before, too."""
+        with self.log.open("rb") as output:
+            output.seek(self._begin)
+            return output.read().decode(errors="replace")
 
 
 class Terminated(KeyboardInterrupt):

@@ -10,6 +10,9 @@ import socket
 import ssl
 from pathlib import Path
 
+from idiolect.silo.http_proxy import Refused, proxy_for
+from idiolect.silo.plain_text import one_line
+
 TIME_OUT = 5.0
 _TLS_ALERT = b"\x15\x03"
 # What HTTP/2, and so gRPC, begins with, and an empty frame of settings.
@@ -25,11 +28,13 @@ def why_unreachable(server: str, authority: Path | None) -> str:
     host, _, port = server.rpartition(":")
     host = host.strip("[]")
     try:
-        with socket.create_connection((host, int(port)), timeout=TIME_OUT) as connection:
+        with _connection(host, int(port)) as connection:
             connection.settimeout(TIME_OUT)
             return (
                 _why_not_plain(connection) if authority is None else _why_not_tls(connection, host, authority)
             )
+    except Refused as error:
+        return one_line(error)
     except socket.gaierror:
         return f"the name {host} is not known here"
     except TimeoutError:
@@ -38,6 +43,13 @@ def why_unreachable(server: str, authority: Path | None) -> str:
         return f"nobody listens at {server}: is `idiolect serve` running there?"
     except (OSError, OverflowError) as error:
         return f"{server} cannot be reached: {getattr(error, 'strerror', None) or error}"
+
+
+def _connection(host: str, port: int) -> socket.socket:
+    """As Flower will make one: through a proxy, if there is one."""
+    if (proxy := proxy_for(host)) is not None:
+        return proxy.connect(host, port, TIME_OUT)
+    return socket.create_connection((host, port), timeout=TIME_OUT)
 
 
 def _why_not_tls(connection: socket.socket, host: str, authority: Path) -> str:
@@ -54,12 +66,12 @@ def _why_not_tls(connection: socket.socket, host: str, authority: Path) -> str:
         if "mismatch" in error.verify_message:
             return f"the coordinator's certificate is not for {host}: {error.verify_message}"
         return f"the coordinator's certificate is not of your authority (ca.pem): {error.verify_message}"
+    except (ssl.SSLEOFError, ConnectionError, EOFError):
+        return "the other side ended the connection: if it is a proxy, is `idiolect serve` running behind it?"
     except ssl.SSLError as error:
         if error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"):
             return "the other side speaks plain text, without TLS: is it `idiolect serve --insecure`?"
         return f"no TLS with the other side: {error.reason or error}"
-    except (ConnectionError, EOFError):
-        return "the other side ended the connection in the middle of TLS"
 
 
 def _why_not_plain(connection: socket.socket) -> str:

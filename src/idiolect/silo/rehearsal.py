@@ -16,8 +16,10 @@ from idiolect.core import tree
 from idiolect.core.around import innermost
 from idiolect.core.cohort import Cohort
 from idiolect.core.exchange import ClientState, Exchange, Message, ServerState, Site
+from idiolect.core.fixed import put_weights
 from idiolect.core.objective import Batch
 from idiolect.core.schedule import Clock
+from idiolect.core.tree import Params
 from idiolect.engines.engine import Outcome, Setting, Traffic, combine
 from idiolect.engines.local_view import stand_in
 from idiolect.engines.round import play_round
@@ -85,28 +87,31 @@ class AgreedExchange:
 class AgreedExchanges:
     """All exchanges that the agreed method has in the agreed rounds, played no further than is asked for."""
 
-    def __init__(self, config: RunConfig, schema: Schema, clients: int, model_bytes: int) -> None:
+    def __init__(
+        self, config: RunConfig, schema: Schema, clients: int, model_bytes: int, weights: Params
+    ) -> None:
         stand_ins = max(2, min(clients, _MOST_STAND_INS, _MOST_BYTES // max(model_bytes, 1)))
         rows = pd.DataFrame(_ROWS, index=range(stand_ins), columns=["train", "validation", "test"])
         self.setting = build_setting(config, stand_in(schema.preprocessing, rows))
+        put_weights(self.setting.objective.module, weights)
         self.rounds = config.pace.rounds
         self.most_in_a_round = 0
         self._plan = Uniform()
-        self._server = self.setting.found(self._plan)
+        self.server = self.setting.found(self._plan)
         self._round = 0
         self._known: list[AgreedExchange] = []
         self._play()
 
     @property
     def first(self) -> ClientState:
-        """What a silo's first state looks like."""
+        """A silo's first state; of some methods that of another silo, which looks the same."""
         return tree.row(self.setting.states(torch.tensor([0])), 0)
 
     @property
     def brief(self) -> Message:
         """What a brief looks like."""
         method = self.setting.method
-        brief = method.brief(self._server, torch.tensor([0]))
+        brief = method.brief(self.server, torch.tensor([0]))
         return tree.row(brief, 0) if method.personal_brief else brief
 
     def of_first_round(self) -> Iterator[AgreedExchange]:
@@ -141,7 +146,7 @@ class AgreedExchanges:
         if self._round == self.rounds:
             return False
         engine = _Rehearsal(self.setting)
-        self._server = play_round(engine, self._plan, self._server, self._round).server
+        self.server = play_round(engine, self._plan, self.server, self._round).server
         self._round += 1
         self.most_in_a_round = max(self.most_in_a_round, len(engine.carried_out))
         for one in engine.carried_out:

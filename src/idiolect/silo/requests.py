@@ -3,6 +3,7 @@
 | what happens                                     | what is done                                          |
 |--------------------------------------------------|-------------------------------------------------------|
 | no answer in time, or the silo is not connected  | asked again while replies are below the minimum       |
+| its key was revoked, before or meanwhile         | not asked again; the minimum is of those that are left |
 | it refuses, or Flower reports an error           | logged; not counted                                   |
 | NaN, wrong shapes, too large, malformed          | logged; not counted                                   |
 | an answer to another request (twice, too late)   | logged; ignored                                       |
@@ -29,6 +30,10 @@ log = logging.getLogger(__name__)
 
 class Unreachable(Exception):  # noqa: N818  (it is an outcome, not a fault)
     """A silo gave no answer; it may be asked again."""
+
+
+class ShutOut(Unreachable):
+    """A silo that is no longer admitted: nobody waits for it, and it is not asked again."""
 
 
 class Link(Protocol):
@@ -101,11 +106,15 @@ def ask_all(
     link: Link,
     requests: Mapping[str, Request[Answer]],
     patience: Patience,
-    minimum: int,
+    minimum: int | None,
 ) -> dict[str, Answer]:
-    """Usable replies by name; at least `minimum`, or the run stops with a clear sentence."""
+    """Usable replies by name; at least `minimum`, or the run stops with a clear sentence.
+
+    minimum: of those who are still admitted; None: everybody's, whoever is admitted.
+    """
     replies: dict[str, Answer] = {}
     bad: dict[str, str] = {}  # why an answer is of no use
+    shut_out: dict[str, str] = {}  # why somebody is no longer admitted; said when it happened
     said: set[str] = set()
 
     def say(line: str) -> None:  # once, however often it is tried
@@ -117,22 +126,26 @@ def ask_all(
     give_up = time.monotonic() + patience.total_seconds
     while True:
         missing = {
-            name: request for name, request in requests.items() if name not in replies.keys() | bad.keys()
+            name: request
+            for name, request in requests.items()
+            if name not in replies.keys() | bad.keys() | shut_out.keys()
         }
-        replies.update(_once(link, missing, patience, bad, say))
-        left = len(requests) - len(bad)
-        if len(replies) >= minimum:
-            for name in requests.keys() - replies.keys() - bad.keys():
+        replies.update(_once(link, missing, patience, bad, shut_out, say))
+        admitted = len(requests) - len(shut_out)
+        needed = _needed(minimum, len(requests), len(shut_out))
+        if len(replies) >= needed:
+            for name in requests.keys() - replies.keys() - bad.keys() - shut_out.keys():
                 log.warning("%s: no answer in time; the round goes on without it", name)
             return replies
-        if left < minimum or time.monotonic() > give_up:
+        if admitted - len(bad) < needed or time.monotonic() > give_up:
             raise TooFewAnswersError(
-                f"{len(replies)} of {len(requests)} silos gave a usable answer and at least {minimum} are "
-                f"needed{_reasons(bad)}; see the log, then continue with `idiolect serve --resume`",
+                f"{len(replies)} of {len(requests)} silos gave a usable answer and at least {needed} are "
+                f"needed{_reasons({**bad, **shut_out})}; see the log, then continue with "
+                "`idiolect serve --resume`",
                 replies,
             )
-        waited_for = ", ".join(sorted(missing.keys() - replies.keys() - bad.keys()))
-        say(f"{len(replies)} of at least {minimum} answers; asking again: {waited_for}")
+        waited_for = ", ".join(sorted(missing.keys() - replies.keys() - bad.keys() - shut_out.keys()))
+        say(f"{len(replies)} of at least {needed} answers; asking again: {waited_for}")
         time.sleep(patience.pause_seconds)
 
 
@@ -141,11 +154,19 @@ def _reasons(bad: Mapping[str, str]) -> str:
     return "".join(f"; {name}: {reason}" for name, reason in sorted(bad.items()))
 
 
+def _needed(minimum: int | None, asked: int, shut_out: int) -> int:
+    """How many answers there must be: nobody waits for who was shut out, and no others are let off."""
+    if minimum is None:
+        return asked
+    return min(minimum, max(minimum - shut_out, asked - shut_out, 1))
+
+
 def _once(
     link: Link,
     requests: Mapping[str, Request[Answer]],
     patience: Patience,
     bad: dict[str, str],
+    shut_out: dict[str, str],
     say: Callable[[str], None],
 ) -> Iterator[tuple[str, Answer]]:
     """One attempt: each silo is asked, usable replies are passed on, others are logged."""
@@ -156,6 +177,9 @@ def _once(
     }
     done: set[str] = set()
     for name, message in link.ask(messages, patience.answer_seconds):
+        if isinstance(message, ShutOut):
+            shut_out[name] = str(message)
+            continue
         if isinstance(message, Unreachable):
             say(f"{name}: {message}")
             continue

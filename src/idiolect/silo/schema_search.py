@@ -29,7 +29,7 @@ def agree_on_schema(run: ServedRun, link: Link) -> None:
         for name in silos
     }
     try:
-        summaries = ask_all(link, requests, run.settings.patience, len(requests))
+        summaries = ask_all(link, requests, run.settings.patience, None)
     except TooFewAnswersError as error:
         others = f"; besides, {found}" if (found := _differences(error.answers)) else ""
         raise UserError(f"{error}{others}") from None

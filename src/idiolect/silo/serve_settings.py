@@ -15,7 +15,7 @@ from idiolect.runs.settings import Settings, merge
 from idiolect.runs.setup import preparation_of
 from idiolect.silo.requests import Patience
 from idiolect.silo.schema import Schema, Search, read_schema
-from idiolect.silo.secure.agreement import SecureSettings
+from idiolect.silo.secure.agreement import SECURE, SecureSettings
 
 _OWN = (
     "silos",
@@ -31,6 +31,7 @@ _SHARED = (
     "method",
     "codec",
     "robust",
+    "privacy",
     "model",
     "train",
     "rounds",
@@ -43,7 +44,6 @@ _SHARED = (
 )
 # Whether silos may be asked for a part of their local work; who is, is the coordinator's plan.
 INCOMPLETE_WORK = "incomplete_work"
-SECURE = "secure"
 # Silos keep the models of the last evaluation, so by default that is what is reported.
 _FIXED: Settings = {
     "data": {"name": AT_SILOS},
@@ -150,6 +150,12 @@ def serve_settings(settings: Mapping[str, Any], folder: Path) -> ServeSettings:
         raise UserError(
             "participation.work=classes is not a setting of `idiolect serve`: silos tell nobody their classes"
         )
+    if config.privacy is not None and config.privacy.noise is None and config.privacy.unit == "row":
+        raise UserError(
+            f"privacy.epsilon={config.privacy.epsilon:g} cannot be met for all silos at once: what a row "
+            "pays follows from how many there are, and silos differ; give privacy.noise, and let each stop "
+            "by itself (`idiolect join --max-epsilon`)"
+        )
     minimum = own.get("minimum_replies")
     if minimum is not None and not (isinstance(minimum, int) and 1 <= minimum <= len(silos)):
         raise UserError(f"minimum_replies={minimum} is not possible: it must be from 1 to {len(silos)}")
@@ -176,6 +182,8 @@ def agreed_config(shared: Mapping[str, Any]) -> RunConfig:
     config = resolve(merge(_FIXED, {**told, "evaluation": {"metrics": shared["evaluation"]["metrics"]}}))
     if config.rounds is None:
         raise UserError("rounds=None is not possible between silos: give a number")
+    if config.privacy is not None and config.privacy.noise is None:
+        raise UserError("the configuration of the run says privacy, and no privacy.noise")
     if (weights := preparation_of(config).weights) is not None:
         raise UserError(
             f"model.weights={weights} would read a file of the silo's; a coordinator sends weights"

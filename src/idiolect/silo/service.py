@@ -23,22 +23,25 @@ import pandas as pd
 from idiolect.core.fixed import fingerprint
 from idiolect.core.tree import Params
 from idiolect.errors import UserError
+from idiolect.runs.lock import LOCK
 from idiolect.silo.audit import AuditLog
 from idiolect.silo.budgets import MisfitBudget, SummaryBudget
 from idiolect.silo.checks import named_tensors
 from idiolect.silo.engagement import Engagement, echo
 from idiolect.silo.limits import Limits
 from idiolect.silo.plain_text import one_line
+from idiolect.silo.privacy.account import Account
+from idiolect.silo.privacy.demands import Demands
+from idiolect.silo.privacy.ledger import Ledger
 from idiolect.silo.schema import Search
-from idiolect.silo.secure.agreement import Credentials
-from idiolect.silo.serve_settings import SECURE
+from idiolect.silo.secure.agreement import SECURE, Credentials
 from idiolect.silo.table_problems import TableProblemsError
 from idiolect.silo.table_summary import summarise
 from idiolect.silo.vault import RunVault
 from idiolect.silo.versions import VERSION, require_same_version
 from idiolect.silo.wire import Packet, pack, unpack
 
-OWN_FOLDERS = ("flower",)  # in a silo's state folder, beside those of runs
+OWN_NAMES = ("flower", LOCK)  # in a silo's state folder, beside those of runs
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +62,7 @@ class Silo:
         shares_summaries: bool = True,
         credentials: Credentials | None = None,
         requires_secure: bool = False,
+        demands: Demands = Demands(),  # noqa: B008  (frozen)
     ) -> None:
         self.name = name
         self.table = table.drop(columns=list(ignore))
@@ -69,6 +73,8 @@ class Silo:
         self.shares_summaries = shares_summaries
         self.credentials = credentials
         self.requires_secure = requires_secure
+        self.demands = demands
+        self.ledger = Ledger(folder)
         self.audit = AuditLog(folder)
         self.misfits = MisfitBudget(folder, limits.misfits)
         self._engagements: dict[str, Engagement] = {}
@@ -148,7 +154,9 @@ class Silo:
                 "this silo takes part in runs with secure sums only (--require-secure); set secure: true"
             )
         vault.require_same_agreement(agreement)
-        if vault.agreement is None:
+        if vault.agreement is not None:
+            agreement = vault.agreement  # to Python 1 is the same as true, and 2 as 2.0
+        else:
             self.limits.admit_another_run(len(list(self.folder.glob("*/run.json"))))
             self.misfits.require_left()
         # What is wrong with it is said before anything is kept.
@@ -157,10 +165,11 @@ class Silo:
         self._engagements[vault.folder.name] = engagement
         rows = engagement.rows
         log.info(
-            "joined run %s: %s; %s",
+            "joined run %s: %s; %s; %s",
             vault.folder.name,
             ", ".join(f"{count} {part} rows" for part, count in rows.items()),
             "uploads are seen one by one" if engagement.sums is None else engagement.sums.sentence,
+            engagement.protection.sentence,
         )
         known = vault.latest() is not None
         told = {"rows": rows} if engagement.sums is None else {}
@@ -190,9 +199,10 @@ class Silo:
             weights,
             shares_metrics=self.shares_metrics,
             credentials=self.credentials,
+            account=Account(self.ledger, self.demands, vault.folder.name),
         )
 
     def _vault(self, run: Any) -> RunVault:
-        if not isinstance(run, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", run) or run in OWN_FOLDERS:
+        if not isinstance(run, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", run) or run in OWN_NAMES:
             raise UserError(f"{run!r} is not the name of a run")
         return RunVault(self.folder / run, self.limits.modules, self.keep_rounds)

@@ -16,6 +16,7 @@ from idiolect.engines.engine import Outcome, Setting, Traffic, combine
 from idiolect.errors import UserError
 from idiolect.evaluation.metrics import COLUMNS, PARTS
 from idiolect.silo.monitor import Monitor
+from idiolect.silo.questions import evaluation_in_common, work_in_common
 from idiolect.silo.rehearsal import rehearsed_upload
 from idiolect.silo.requests import Expected, Link, Request, ask_all
 from idiolect.silo.secure.agreement import Occasion, evaluation_label, work_label
@@ -116,7 +117,8 @@ class Silos:
         like = self._expected(exchange, down, one).like
         round_number, place = self._position
         header = {"run": self.run_name, "round": round_number, "place": place}
-        occasion = Occasion(work_label(self.run_name, round_number, place), header, "silos", what)
+        question = work_in_common(exchange, self._asked(exchange, one), down)
+        occasion = Occasion(work_label(self.run_name, round_number, place), question, header, "silos", what)
         replied = {name for name, arrives in zip(names, cohort.replied.tolist(), strict=True) if arrives}
         minimum = self.settings.minimum(len(keys))
         total = self.sums.collect(occasion, keys, count_numbers(like), replied, minimum)
@@ -140,17 +142,23 @@ class Silos:
             replies = ask_all(self.link, requests, self.settings.patience, 0)
         self.monitor.usable(replies)
         if self.sums is not None:
-            self._sum_metrics(self.sums, replies, round_number)
+            self._sum_metrics(self.sums, replies, server, round_number)
             replies = {}
         return _metrics_table(replies, [self._name(client_id) for client_id in ids.tolist()], round_number)
 
-    def _sum_metrics(self, sums: "CoordinatorSums", keys: Mapping[str, Any], round_number: int) -> None:
+    def _sum_metrics(
+        self, sums: "CoordinatorSums", keys: Mapping[str, Any], server: ServerState, round_number: int
+    ) -> None:
         """Keep the metrics of all silos together, in a table of their own."""
+        method = self.setting.method
         names = [metric.name for metric in self.measures.metrics]
         header = {"run": self.run_name, "round": round_number}
         what = f"metrics after round {round_number}"
-        occasion = Occasion(evaluation_label(self.run_name, round_number), header, "evaluation", what)
-        sums.collect_metrics(occasion, keys, entries(self.setting.method.kinds, names), round_number)
+        brief = method.brief(server, torch.tensor([0]))
+        question = evaluation_in_common(round_number, brief, is_personal=method.personal_brief)
+        label = evaluation_label(self.run_name, round_number)
+        occasion = Occasion(label, question, header, "evaluation", what)
+        sums.collect_metrics(occasion, keys, entries(method.kinds, names), round_number)
 
     def first_state(self, client_id: int) -> ClientState | None:
         """The state to send to a silo that has none yet."""
@@ -163,15 +171,11 @@ class Silos:
 
     def _work(self, exchange: Exchange, server: ServerState, down: Message, one: Cohort) -> Request[Message]:
         """The request for one exchange with one silo."""
-        round_number, place = self._position
         header = {
             "ask": "work",
             "run": self.run_name,
-            "round": round_number,
-            "place": place,
             "exchange": describe_object(innermost(exchange)),
-            "work": float(one.work),
-            "clock_steps": self.setting.clock_steps(exchange),
+            **self._asked(exchange, one),
         }
         first = self.first_state(int(one.ids))
         expected = self._expected(exchange, down, one)
@@ -184,6 +188,16 @@ class Silos:
         if self.sums is not None:
             return Request(header, trees, self.sums.read_keys)
         return Request(header, trees, expected.read, expected.modules)
+
+    def _asked(self, exchange: Exchange, one: Cohort) -> dict[str, Any]:
+        """For when, and how much of it, a silo is asked to do the work of an exchange."""
+        round_number, place = self._position
+        return {
+            "round": round_number,
+            "place": place,
+            "work": float(one.work),
+            "clock_steps": self.setting.clock_steps(exchange),
+        }
 
     def _expected(self, exchange: Exchange, down: Message, one: Cohort) -> Expected:
         """What an upload must look like, from a rehearsal with a row of zeros."""

@@ -40,6 +40,7 @@ class SiloStatus:
     up_bytes: int = 0
     shares: bool | None = None  # whether it tells its metrics; None before the first evaluation
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # last, by part and kind
+    epsilon: float | None = None  # what its part in the run has cost; None: nothing, or it counts alone
 
     @property
     def connection(self) -> str:
@@ -142,6 +143,11 @@ class Status:
         if not silo.shares:
             return "not shared"
         return show_value(silo.metrics.get(part, {}).get(kind, math.nan), self.metric)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether it is counted here what silos have spent."""
+        return any(silo.epsilon is not None for silo in self.silos)
 
     @property
     def phase_seconds(self) -> dict[Phase, float]:

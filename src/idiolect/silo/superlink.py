@@ -5,19 +5,18 @@ import io
 import logging
 import time
 import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import grpc
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from flwr.app import Message
 from flwr.common.constant import ErrorCode, SubStatus
 from flwr.common.serde import run_from_proto
 from flwr.proto.appio_pb2 import PullTaskInputRequest, PushTaskOutputRequest
-from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest
+from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest, UnregisterNodeRequest
 from flwr.proto.control_pb2_grpc import ControlStub
 from flwr.supercore.constant import NOOP_FEDERATION_ID
 from flwr.supercore.grpc import create_channel
@@ -27,53 +26,78 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.superlink.grid.grpc_grid import GrpcGrid
 
 from idiolect.errors import UserError
+from idiolect.silo.audit import AuditLog
+from idiolect.silo.certificates import read_public
 from idiolect.silo.flower import TOO_LARGE, from_message, limit_messages, open_queue, to_record
+from idiolect.silo.gate import Gate
+from idiolect.silo.keys import SiloKey
+from idiolect.silo.logins import FailedLogins
+from idiolect.silo.pauses import GrowingPause, shorten_pauses_of_pulls
 from idiolect.silo.plain_text import one_line
 from idiolect.silo.processes import LOOPBACK, Child, free_port, secret_file
-from idiolect.silo.requests import Unreachable
+from idiolect.silo.requests import ShutOut, Unreachable
 from idiolect.silo.wire import pack, unpack
 
 START_SECONDS = 60.0
 NAME_SECONDS = 20.0  # a SuperNode looks for messages every three seconds
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.5  # at most, between two looks for answers
 _MOST_NAME_BYTES = 4096
 
 log = logging.getLogger(__name__)
 
 
 class FlowerLink:
-    """Carries requests through a SuperLink; `nodes` says which node is which silo."""
+    """Carries requests through a SuperLink; `nodes` has the silos' nodes, `shut_out` why one has none."""
 
-    def __init__(self, grid: Any, nodes: Mapping[str, int], *, asks_names: bool = False) -> None:
+    def __init__(
+        self,
+        grid: Any,
+        nodes: MutableMapping[str, int],
+        shut_out: Mapping[str, str] = MappingProxyType({}),
+        *,
+        asks_names: bool = False,
+    ) -> None:
         self.grid = grid
-        self.nodes = dict(nodes)
+        self.nodes = nodes  # both change while we wait (`gate.py`)
+        self.shut_out = shut_out
         # Without keys nothing else tells who is who, and a silo that comes back is another node.
         self.asks_names = asks_names
 
     def ask(self, requests: Mapping[str, bytes], seconds: float) -> Iterator[tuple[str, bytes | Unreachable]]:
         """Replies as they come in, until the time is over."""
+        for name in [name for name in requests if name in self.shut_out]:
+            yield name, ShutOut(self.shut_out[name])
+        requests = {name: request for name, request in requests.items() if name not in self.shut_out}
         connected = set(self.grid.get_node_ids())
         if self.asks_names and not connected.issuperset(self.nodes.get(name, 0) for name in requests):
             self._learn_names(connected - set(self.nodes.values()))
-        reachable = [name for name in requests if self.nodes.get(name) in connected]
+        nodes = dict(self.nodes)  # as they are now
+        reachable = {name: nodes[name] for name in requests if nodes.get(name) in connected}
         for name in [name for name in requests if name not in reachable]:
             yield name, Unreachable("not connected")
         messages = [
-            Message(
-                to_record(requests[name]), dst_node_id=self.nodes[name], message_type="query", ttl=seconds
-            )
-            for name in reachable
+            Message(to_record(requests[name]), dst_node_id=node, message_type="query", ttl=seconds)
+            for name, node in reachable.items()
         ]
         marks = self.grid.push_messages(messages) if messages else []
         waiting = {mark: name for mark, name in zip(marks, reachable, strict=True) if mark}
-        end = time.monotonic() + seconds
+        end, pause = time.monotonic() + seconds, GrowingPause(POLL_SECONDS)
         while waiting and time.monotonic() < end:
+            for mark, name in list(waiting.items()):
+                if self.nodes.get(name) != reachable[name]:
+                    del waiting[mark]
+                    yield name, self._no_longer(name)
             for reply in self.grid.pull_messages(list(waiting)):
                 name = waiting.pop(reply.metadata.reply_to_message_id)
                 yield name, _content(reply)
-            time.sleep(POLL_SECONDS)
+                pause.restart()
+            pause.sleep()
         for name in waiting.values():
             yield name, Unreachable(f"no answer within {seconds:.0f} seconds")
+
+    def _no_longer(self, name: str) -> Unreachable:
+        """Why an answer is not awaited any more, whose question is on its way."""
+        return ShutOut(self.shut_out[name]) if name in self.shut_out else Unreachable("its key was renewed")
 
     def _learn_names(self, strangers: set[int]) -> None:
         link = FlowerLink(self.grid, {str(node): node for node in strangers})
@@ -105,22 +129,45 @@ def _content(reply: Message) -> bytes | Unreachable:
 
 @contextmanager
 def flower_link(
-    names: tuple[str, ...], address: str, keys: Path | None, folder: Path, most_bytes: int
+    names: tuple[str, ...],
+    address: str,
+    keys: Path | None,
+    folder: Path,
+    most_bytes: int,
+    audit: AuditLog | None = None,
 ) -> Iterator[FlowerLink]:
-    """A running SuperLink whose silos are reached at `address`; everything else stays on loopback."""
+    """A running SuperLink whose silos are reached at `address`; everything else stays on loopback.
+
+    audit: where it is noted who was turned away; by default in the folder.
+    """
+    shorten_pauses_of_pulls()
     listening = int(address.rpartition(":")[2])
     control_port = free_port(listening)
     appio_port = free_port(listening, control_port)
     ports = {"control": f"{LOOPBACK}:{control_port}", "appio": f"{LOOPBACK}:{appio_port}"}
     secret = secret_file(folder)
     arguments = _arguments(address, keys, ports, secret)
-    with Child("flower-superlink", arguments, folder) as child:
+    nodes: dict[str, int] = {}
+    shut_out: dict[str, str] = {}
+    with Child("flower-superlink", arguments, folder, GRPC_VERBOSITY="info") as child, ExitStack() as stack:
         control = _Control(ports["control"], keys, child)
-        nodes = control.register(names, keys) if keys is not None else {}
+        if keys is not None:
+            logins = FailedLogins(child.log)
+            gate = Gate(control, keys, names, nodes, shut_out, audit or AuditLog(folder), logins)
+            gate.open()
+            stack.enter_context(gate.watched())
         control.start_run()
-        with _grid(ports["appio"], secret.read_bytes(), child) as grid:
-            limit_messages(grid._stub, most_bytes)
-            yield FlowerLink(grid, nodes, asks_names=keys is None)
+        grid = stack.enter_context(_grid(ports["appio"], secret.read_bytes(), child))
+        limit_messages(grid._stub, most_bytes)
+        try:
+            yield FlowerLink(grid, nodes, shut_out, asks_names=keys is None)
+        except grpc.RpcError:
+            if not child.ended:
+                raise
+            raise UserError(
+                "the SuperLink, Flower's program beside `serve`, ended; its log is in the run's folder, and "
+                "`idiolect serve --resume` goes on"
+            ) from None
 
 
 def _arguments(address: str, keys: Path | None, ports: Mapping[str, str], secret: Path) -> list[str]:
@@ -178,19 +225,16 @@ class _Control:
             else:
                 return
 
-    def register(self, names: tuple[str, ...], keys: Path) -> dict[str, int]:
-        """Admit the silos' keys; a node's number follows from its key, so no silo can pose as another."""
-        nodes = {}
-        for name in names:
-            path = keys / "silos" / f"{name}.pub"
-            if not path.is_file():
-                raise UserError(f"silo {name!r} has no key {str(path)!r}; make one with `idiolect silo init`")
-            public = serialization.load_ssh_public_key(path.read_bytes())
-            if not isinstance(public, EllipticCurvePublicKey):
-                raise UserError(f"{str(path)!r} is not a key that `idiolect silo init` made")
-            request = RegisterNodeRequest(public_key=public_key_to_bytes(public))
-            nodes[name] = int(self.stub.RegisterNode(request).node_id)
-        return nodes
+    def register(self, key: SiloKey) -> int:
+        """Admit a silo's key; a node's number follows from its key, so no silo can pose as another."""
+        public = read_public(key.line, key.name)
+        return int(
+            self.stub.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(public))).node_id
+        )
+
+    def unregister(self, node: int) -> None:
+        """Refuse a node's key from now on, in the middle of whatever it does."""
+        self.stub.UnregisterNode(UnregisterNodeRequest(node_id=node))
 
     def start_run(self) -> None:
         """Start a run with a bundle in which there is nothing to execute."""
@@ -206,12 +250,15 @@ class _Control:
 def _grid(address: str, secret: bytes, child: Child) -> Iterator[GrpcGrid]:
     """Flower's grid for the run, held by this process."""
     with open_queue("server", address, secret) as queue:
-        end = time.monotonic() + START_SECONDS
+        end, pause = time.monotonic() + START_SECONDS, GrowingPause(POLL_SECONDS)
         while (token := queue.claim()) is None:
             if child.ended or time.monotonic() > end:
                 raise UserError(f"the SuperLink offered no run: {child.last_words()}")
-            time.sleep(POLL_SECONDS)
+            pause.sleep()
     grid = GrpcGrid(address, insecure=True, token=token)
+    # Flower would try for ever to reach a program that is gone.
+    gives_up = grid._retry_invoker.should_giveup
+    grid._retry_invoker.should_giveup = lambda error: child.ended or bool(gives_up and gives_up(error))
     heartbeat = HeartbeatSender(make_task_heartbeat_fn_grpc(grid._stub))
     heartbeat.start()
     try:

@@ -15,77 +15,106 @@ from flwr.supercore.interceptors import AppIoTokenClientInterceptor, RuntimeVers
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from idiolect.errors import UserError
-from idiolect.silo.flower import from_message, limit_messages, open_queue, to_record
+from idiolect.silo.flower import (
+    ANSWER_SECONDS,
+    Deadline,
+    from_message,
+    limit_messages,
+    open_queue,
+    to_record,
+)
+from idiolect.silo.health import Pulse
+from idiolect.silo.key_cycle import ends_to_come
+from idiolect.silo.pauses import GrowingPause, shorten_pauses_of_pulls
 from idiolect.silo.plain_text import one_line
 from idiolect.silo.processes import LOOPBACK, Child, free_port, secret_file
 from idiolect.silo.reachability import why_unreachable
 from idiolect.silo.service import Silo
 from idiolect.silo.wire import pack
 
-POLL_SECONDS = 0.2
+POLL_SECONDS = 1.0  # at most, between two looks for messages that the SuperNode has
 # What a SuperNode does when the coordinator is away or still remembers the last one: try again.
 RESTART_SECONDS = 5.0
 LOOK_SECONDS = 15.0  # without a message, after which we look whether the coordinator is there
+_ACCEPTED = "SuperNode ID:"  # what a SuperNode writes when the coordinator has let it in
+_MOST_SILENCES = 2  # of a SuperNode, of `ANSWER_SECONDS` each: it hangs
+_MESSAGE_SECONDS = _MOST_SILENCES * ANSWER_SECONDS  # for each call of which a message's way is made
+_DAY = 86_400.0
 
 log = logging.getLogger(__name__)
 
 
-def run_silo(silo: Silo, server: str, keys: Path | None, folder: Path) -> None:
+def run_silo(silo: Silo, server: str, keys: Path | None, folder: Path, pulse: Pulse) -> None:
     """Answer the coordinator until interrupted; the SuperNode is started again when it ends."""
-    authority = None if keys is None else keys / "ca.pem"
-    connection = _Connection(silo.name, server, authority)
+    shorten_pauses_of_pulls()
+    connection = _Connection(silo.name, server, keys, pulse)
     _arguments(server, keys, "", folder)  # says whether the keys are there
     while True:
+        pulse.turn()
+        connection.warn_of_ends()
         if not connection.in_trouble():
             address = f"{LOOPBACK}:{free_port()}"
             secret = secret_file(folder)
             with Child("flower-supernode", _arguments(server, keys, address, secret), folder) as child:
                 log.debug("%s: connecting to %s", silo.name, server)
+                hangs = False
                 try:
-                    _answer_messages(silo, address, secret.read_bytes(), child, connection)
+                    hangs = _answer_messages(silo, address, secret.read_bytes(), child, connection)
                 except grpc.RpcError as error:  # it ended in the middle of a message
                     log.debug("the SuperNode is gone: %s", error)
-            connection.lost(child.last_words())
+            connection.lost("the SuperNode did not answer" if hangs else child.last_words())
         time.sleep(RESTART_SECONDS)
 
 
 class _Connection:
     """Whether the coordinator can be reached; what is in the way is said once, however often it is tried."""
 
-    def __init__(self, name: str, server: str, authority: Path | None) -> None:
+    def __init__(self, name: str, server: str, keys: Path | None, pulse: Pulse) -> None:
         self.name = name
         self.server = server
-        self.authority = authority
+        self.keys = keys
+        self.pulse = pulse
         self._told = ""
+        self._warn_again = 0.0
 
     def in_trouble(self) -> bool:
         """Look whether the coordinator is there, and say so if it is not."""
-        reason = why_unreachable(self.server, self.authority)
-        self._tell(reason)
+        reason = why_unreachable(self.server, None if self.keys is None else self.keys / "ca.pem")
+        if reason:
+            self._tell(reason)
         return bool(reason)
 
     def lost(self, last_words: str) -> None:
         """The SuperNode has ended."""
-        taken = "activat" in last_words.lower()
+        refused = "activat" in last_words.lower()
         self._tell(
             "the name is taken, as somebody is connected with this key or was until a minute ago; or the "
-            "coordinator does not know the key"
-            if taken
+            "coordinator does not know the key, or revoked it"
+            if refused
             else last_words
         )
 
     def works(self) -> None:
-        """A message has come."""
-        self._tell("")
+        """The coordinator has let us in, or a message has come."""
+        if self._told:
+            log.info("%s: %s can be reached", self.name, self.server)
+        self._told = ""
+        self.pulse.say(trouble="")
+
+    def warn_of_ends(self) -> None:
+        """Once a day, of certificates and a key that end soon."""
+        if self.keys is None or time.monotonic() < self._warn_again:
+            return
+        self._warn_again = time.monotonic() + _DAY
+        for sentence in ends_to_come(self.keys, [self.name]):
+            log.warning("%s", sentence)
 
     def _tell(self, reason: str) -> None:
-        if reason and reason != self._told:
-            log.warning(
-                "%s: no connection to %s (%s); trying again", self.name, self.server, one_line(reason)
-            )
-        if self._told and not reason:
-            log.info("%s: %s can be reached", self.name, self.server)
+        sentence = f"no connection to {self.server} ({one_line(reason)})"
+        if reason != self._told:
+            log.warning("%s: %s; trying again", self.name, sentence)
         self._told = reason
+        self.pulse.say(trouble=sentence)
 
 
 def _arguments(server: str, keys: Path | None, address: str, secret: Path) -> list[str]:
@@ -107,20 +136,34 @@ def _arguments(server: str, keys: Path | None, address: str, secret: Path) -> li
     ]
 
 
-def _answer_messages(silo: Silo, address: str, secret: bytes, child: Child, connection: _Connection) -> None:
-    look_again = time.monotonic() + LOOK_SECONDS
+def _answer_messages(silo: Silo, address: str, secret: bytes, child: Child, connection: _Connection) -> bool:
+    """Until the SuperNode ends; or hangs, which is told."""
+    look_again, let_in = time.monotonic() + LOOK_SECONDS, False
+    pause = GrowingPause(POLL_SECONDS)
     with open_queue("client", address, secret) as queue:
         while not child.ended:
+            connection.pulse.turn()
             token = queue.claim()
             if token is not None:
-                _answer_message(silo, address, token)
+                with connection.pulse.busy():
+                    _answer_message(silo, address, token)
+                let_in = True
                 connection.works()
                 look_again = time.monotonic() + LOOK_SECONDS
+                pause.restart()
                 continue
+            if queue.silent >= _MOST_SILENCES:
+                return True
+            if not let_in and child.has_said(_ACCEPTED):
+                let_in = True
+                connection.works()
             if time.monotonic() > look_again:
-                connection.in_trouble()
+                connection.warn_of_ends()
+                if not connection.in_trouble() and let_in:
+                    connection.works()
                 look_again = time.monotonic() + LOOK_SECONDS
-            time.sleep(POLL_SECONDS)
+            pause.sleep()
+    return False
 
 
 def _answer_message(silo: Silo, address: str, token: str) -> None:
@@ -131,6 +174,7 @@ def _answer_message(silo: Silo, address: str, token: str) -> None:
         interceptors=[
             RuntimeVersionClientInterceptor(component_name="flwr-clientapp"),
             AppIoTokenClientInterceptor(token),
+            Deadline(_MESSAGE_SECONDS),
         ],
     )
     stub = ClientAppIoStub(channel)

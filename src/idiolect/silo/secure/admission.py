@@ -42,6 +42,7 @@ def require_sums(config: RunConfig, schema: Preprocessing, names: tuple[str, ...
     server = setting.found(Uniform())
     for exchange in setting.method.exchanges(server):
         _require_sum(setting, exchange, server)
+    _require_same_start(setting)
     _require_same(setting, [_founded(setting, sizes) for sizes in _SIZES])
 
 
@@ -55,6 +56,12 @@ def _require_plan(plan: Plan, seed: int, clients: int, threshold: int) -> None:
             raise UserError(
                 "participation looks at the silos' numbers of rows, or draws one twice, and with secure=true "
                 "nobody knows them: choose sampling=uniform and another law of work than size"
+            )
+        if len(one.work.unique()) > 1:
+            raise UserError(
+                f"participation asks silos for different parts of their work in round {round_number + 1}: "
+                "with secure=true all are asked the same, since who alone works would be seen in the sum; "
+                "choose work as a number"
             )
         if len(one) < threshold:
             raise UserError(
@@ -102,6 +109,16 @@ def _require_same(setting: Setting, states: list[ServerState]) -> None:
         raise UserError(
             f"method={setting.method.name} with these settings is not possible with secure=true: its server "
             "looks at the silos' numbers of rows"
+        )
+
+
+def _require_same_start(setting: Setting) -> None:
+    """Refuse a method whose clients begin differently: silos know the first state by themselves."""
+    states = setting.states(torch.arange(len(setting.federation)))
+    if not all(leaf.equal(leaf[:1].expand_as(leaf)) for leaf in tree.leaves(states)):
+        raise UserError(
+            f"method={setting.method.name} is not possible with secure=true: its clients begin with states "
+            "of their own, which silos cannot check"
         )
 
 

@@ -1,5 +1,7 @@
 """What silos agree to about secure sums, and what they know each other by."""
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from idiolect.secure.signing import Identity, KnownKeys
     from idiolect.silo.secure.silo_side import SiloSums
 
+SECURE = "secure"  # in the part of a configuration that silos agree to
 USUAL_RANGE = 2.0**24
 
 
@@ -47,13 +50,22 @@ class SecureSettings:
         """As it is kept and agreed."""
         return asdict(self)
 
-    def rule(self, silos: int) -> Rule:
-        """How many of so many silos must take part."""
-        return Rule(self.threshold, silos)
+    def rule(self, silos: int, terms: str = "") -> Rule:
+        """How many of so many silos must take part, and a hash of what else they agree on."""
+        return Rule(self.threshold, silos, terms)
 
     def fixed_point(self, silos: int) -> FixedPoint:
         """How numbers are written that so many silos add."""
         return FixedPoint(self.range, silos)
+
+
+def terms_of(config: Mapping[str, Any], schema: Mapping[str, Any], weights: str | None) -> str:
+    """A hash of what a run was agreed with: a coordinator that tells silos different things gets no sum.
+
+    weights: the fingerprint of those that were sent, if any were.
+    """
+    content = json.dumps([config, schema, weights], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def work_label(run: str, round_number: int, place: int) -> str:
@@ -70,6 +82,7 @@ class Occasion(NamedTuple):
     """What a sum is for."""
 
     label: str
+    question: str  # what all of its silos were asked alike
     header: dict[str, Any]  # of every request: run, round and place
     phase: Phase
     what: str  # as a reader would say
@@ -83,16 +96,20 @@ class Credentials:
     known: "KnownKeys"
 
 
-def silo_sums(folder: Path, agreed: Any, silos: int, credentials: Credentials | None) -> "SiloSums | None":
+def silo_sums(
+    folder: Path, agreement: Mapping[str, Any], silos: int, credentials: Credentials | None
+) -> "SiloSums | None":
     """A silo's half of the secure sums of a run; None if none were agreed."""
-    secure = SecureSettings.read(agreed, silos)
+    config = agreement["config"]
+    secure = SecureSettings.read(config.get(SECURE), silos)
     if secure is None:
         return None
     if credentials is None:
         raise UserError("secure sums need the silos' keys: join with --keys, not with --insecure")
     from idiolect.silo.secure.silo_side import SiloSums  # it needs an extra
 
-    return SiloSums(folder, credentials, secure.rule(silos), secure.fixed_point(silos))
+    rule = secure.rule(silos, terms_of(config, agreement["schema"], agreement.get("weights")))
+    return SiloSums(folder, credentials, rule, secure.fixed_point(silos))
 
 
 def _number(options: Mapping[str, Any], name: str, usual: Any, kind: Any) -> Any:

@@ -14,15 +14,19 @@ import pandas as pd
 from numpy.typing import NDArray
 from torch import Tensor
 
+from idiolect.core.fixed import fingerprint
+from idiolect.core.tree import Params
 from idiolect.errors import UserError
+from idiolect.runs.folder import SUMMED_METRICS
 from idiolect.secure.collector import Collector
-from idiolect.secure.fixed_point import Residues
+from idiolect.secure.fixed_point import FixedPoint, Residues
 from idiolect.secure.messages import Advert, Revealed
+from idiolect.secure.rule import Rule
 from idiolect.secure.signing import KnownKeys
 from idiolect.silo.monitor import Monitor
 from idiolect.silo.requests import Link, Request, ask_all
 from idiolect.silo.secure.admission import require_sums
-from idiolect.silo.secure.agreement import Occasion, SecureSettings
+from idiolect.silo.secure.agreement import Occasion, terms_of
 from idiolect.silo.secure.letters import read, read_advert, read_all, write_advert, written
 from idiolect.silo.secure.metric_sums import Entry, mean_metrics
 from idiolect.silo.served_run import ServedRun
@@ -32,7 +36,6 @@ from idiolect.store.files import read_json, read_parquet, write_json, write_parq
 log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 
-METRICS = "summed_metrics.parquet"
 _PROMISED = "survivors.json"
 
 
@@ -48,17 +51,22 @@ class CoordinatorSums:
     """Sums of one run."""
 
     def __init__(
-        self, link: Link, run: ServedRun, secure: SecureSettings, known: KnownKeys, monitor: Monitor
+        self,
+        link: Link,
+        run: ServedRun,
+        rule: Rule,
+        fixed_point: FixedPoint,
+        known: KnownKeys,
+        monitor: Monitor,
     ) -> None:
-        silos = len(run.settings.silos)
         self._link = link
         self._patience = run.settings.patience
         self._known = known
         self._monitor = monitor
         self._file = run.path / _PROMISED
-        self._metrics = run.path / METRICS
-        self.rule = secure.rule(silos)
-        self.fixed_point = secure.fixed_point(silos)
+        self._metrics = run.path / SUMMED_METRICS
+        self.rule = rule
+        self.fixed_point = fixed_point
 
     @staticmethod
     def read_keys(packet: Packet) -> Advert | None:
@@ -74,8 +82,23 @@ class CoordinatorSums:
         minimum: int,
     ) -> Sum:
         """The sum of the numbers of those who are counted, from the keys with which silos began it."""
+        collector = Collector(occasion.label, self._known, self.rule.about(occasion.question), length)
+        try:
+            return self._play(occasion, collector, adverts, counted, minimum)
+        finally:  # also where it came to nothing
+            for name, trouble in sorted(collector.troubles.items()):
+                log.warning("%s: %s", name, trouble)
+
+    def _play(
+        self,
+        occasion: Occasion,
+        collector: Collector,
+        adverts: Mapping[str, Advert | None],
+        counted: Collection[str],
+        minimum: int,
+    ) -> Sum:
+        """All stages of a sum."""
         counted = self._promised(occasion.label, counted)
-        collector = Collector(occasion.label, self._known, self.rule, length)
         collector.take_adverts({name: advert for name, advert in adverts.items() if advert is not None})
         ask = partial(self._ask, occasion)
         keys = {name: write_advert(advert) for name, advert in collector.adverts.items()}
@@ -90,8 +113,6 @@ class CoordinatorSums:
         signatures = collector.confirmed(ask("confirm", asked, _signature, self.rule.threshold))
         asked_last = {name: {"signatures": written(signatures)} for name in survivors}
         total = collector.unmask(ask("reveal", asked_last, _revealed, self.rule.threshold))
-        for name, trouble in sorted(collector.troubles.items()):
-            log.warning("%s: %s", name, trouble)
         return Sum(self.fixed_point.decode(total), survivors, sorted(masked))
 
     def collect_metrics(
@@ -150,13 +171,19 @@ class CoordinatorSums:
         return promises
 
 
-def begin_sums(run: ServedRun, link: Link, monitor: Monitor, known: KnownKeys) -> CoordinatorSums:
-    """A coordinator's half of the secure sums of a run that has them."""
+def begin_sums(
+    run: ServedRun, link: Link, monitor: Monitor, known: KnownKeys, weights: Params
+) -> CoordinatorSums:
+    """A coordinator's half of the secure sums of a run that has them; silos are sent some weights."""
     settings = run.settings
     assert settings.secure is not None, "looked at before"
     schema = settings.agreed_schema.preprocessing
     require_sums(settings.config, schema, settings.silos, settings.secure.threshold)
-    return CoordinatorSums(link, run, settings.secure, known, monitor)
+    terms = terms_of(
+        settings.shared_config(), settings.agreed_schema.plain(), fingerprint(weights) if weights else None
+    )
+    rule = settings.secure.rule(len(settings.silos), terms)
+    return CoordinatorSums(link, run, rule, settings.secure.fixed_point(rule.parties), known, monitor)
 
 
 def _boxes(packet: Packet) -> dict[str, bytes]:

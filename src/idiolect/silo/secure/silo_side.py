@@ -37,21 +37,27 @@ class SiloSums:
     def __init__(self, folder: Path, credentials: Credentials, rule: Rule, fixed_point: FixedPoint) -> None:
         self._file = folder / _SIGNED
         self._credentials = credentials
-        self._rule = rule
-        self._fixed_point = fixed_point
+        self.rule = rule
+        self.fixed_point = fixed_point
         self._at_hand: Participant | None = None
 
     @property
     def sentence(self) -> str:
         """What was agreed, for the silo's people."""
-        return f"uploads are seen in sums over {self._rule.threshold} to {self._rule.parties} silos only"
+        return (
+            f"uploads are seen in sums over {self.rule.threshold} to {self.rule.parties} silos only, unless "
+            f"the coordinator is in league with more than {self.rule.accomplices} of them"
+        )
 
-    def begin(self, label: str, numbers: NDArray[np.float64]) -> dict[str, Any]:
-        """Keep the numbers for a sum; what the coordinator gets of them now is this silo's keys for it."""
+    def begin(self, label: str, question: str, numbers: NDArray[np.float64]) -> dict[str, Any]:
+        """Keep the numbers for a sum; what the coordinator gets of them now is this silo's keys for it.
+
+        question: to which they are the answer. Others' keys are good if they were asked the same.
+        """
         self._at_hand = None  # whatever it was, it is over
-        whole = self._fixed_point.encode(numbers)
+        whole = self.fixed_point.encode(numbers)
         own, known = self._credentials.identity, self._credentials.known
-        self._at_hand = Participant(label, own, known, self._rule, whole)
+        self._at_hand = Participant(label, own, known, self.rule.about(question), whole)
         return {"keys": write_advert(self._at_hand.advert)}
 
     def answer(self, packet: Packet) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -12,6 +12,8 @@ from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, pull_obj
 
 from idiolect.silo.flower import limit_messages
 
+pytestmark = pytest.mark.distributed
+
 
 class Stub:
     """What Flower's has: two messages of so many pieces of half a megabyte."""
