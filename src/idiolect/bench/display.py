@@ -1,5 +1,7 @@
 """The benchmark's result as tables."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from rich.console import Group
@@ -18,21 +20,24 @@ TARGETS = {
 
 
 def render(result: dict[str, Any]) -> Group:
-    """The result as tables, to be printed with rich."""
-    ratios = Table(
-        "measured", "ratio", "target", title="Speed-up over a plain loop; cost of APFL over FedAvg"
+    """What was measured as tables, to be printed with rich."""
+    return Group(
+        *_targets_tables(result), *(show(result[key]) for key, show in TABLES.items() if key in result)
     )
+
+
+def _targets_tables(result: dict[str, Any]) -> list[Table]:
+    table = Table("measured", "ratio", "target", title="Speed-up over a plain loop; cost of APFL over FedAvg")
     for name, target in TARGETS.items():
-        ratios.add_row(name, f"{result[name]:.2f}", target)
-    tables = [ratios, _seconds_table(result["seconds"]), _compiler_table(result["compiler"])]
-    return Group(*tables, *(_full_tables(result) if "scaling" in result else []))
+        if name in result:
+            table.add_row(name, f"{result[name]:.2f}", target)
+    return [table] if table.row_count else []
 
 
-def _seconds_table(seconds: dict[str, dict[str, Any]]) -> Table:
-    table = Table(
-        "model", "plain loop [s]", "ours [s]", "ratio", "least to most", "computed",
-        title="Seconds per round of FedAvg (median)",
-    )  # fmt: skip
+def _seconds_table(
+    seconds: dict[str, dict[str, Any]], title: str = "Seconds per round of FedAvg (median)"
+) -> Table:
+    table = Table("model", "plain loop [s]", "ours [s]", "ratio", "least to most", "computed", title=title)
     for name, row in seconds.items():
         spread = f"{row['least']:.2f} to {row['most']:.2f}"
         times = f"{row['plain_loop']:.3f}", f"{row['vectorised']:.3f}"
@@ -50,26 +55,24 @@ def _compiler_table(prices: dict[str, dict[str, float]]) -> Table:
     return table
 
 
-def _full_tables(result: dict[str, Any]) -> list[Table]:
-    uneven = _seconds_table(result["uneven_clients"])
-    uneven.title = "The same with clients of different sizes"
-    scaling = Table("clients", "s per round", "ms per client", "peak of a chunk [MB]", title="Scaling, MLP")
-    for row in result["scaling"]:
+def _scaling_table(rows: list[dict[str, Any]]) -> Table:
+    table = Table("clients", "s per round", "ms per client", "peak of a chunk [MB]", title="Scaling, MLP")
+    for row in rows:
         peak = row["peak_megabytes_of_a_chunk"]
-        scaling.add_row(
+        table.add_row(
             str(row["clients"]),
             f"{row['seconds']:.3f}",
             f"{1000 * row['seconds_per_client']:.2f}",
             "unknown" if peak is None else f"{peak:.0f}",
         )
-    costs = [
-        _costs_table(result[key], model)
-        for key, model in (("method_costs", "MLP"), ("method_costs_cnn", "CNN"))
-    ]
-    little = Table("round of FedAvg", "time", title="FedAvg with little work over itself, MLP")
-    for name, cost in result["costs_of_little_work"].items():
-        little.add_row(name.replace("_", " "), f"{cost:.2f}")
-    return [uneven, scaling, *costs, little]
+    return table
+
+
+def _little_work_table(costs: dict[str, float]) -> Table:
+    table = Table("round of FedAvg", "time", title="FedAvg with little work over itself, MLP")
+    for name, cost in costs.items():
+        table.add_row(name.replace("_", " "), f"{cost:.2f}")
+    return table
 
 
 def _costs_table(costs: dict[str, dict[str, float]], model: str) -> Table:
@@ -83,3 +86,14 @@ def _costs_table(costs: dict[str, dict[str, float]], model: str) -> Table:
             name, f"{row['over_fedavg']:.2f}", f"{row['arithmetic']:.2f}", f"{row['gradients']:g}", within
         )
     return table
+
+
+TABLES: dict[str, Callable[[Any], Table]] = {
+    "seconds": _seconds_table,
+    "compiler": _compiler_table,
+    "uneven_clients": partial(_seconds_table, title="The same with clients of different sizes"),
+    "scaling": _scaling_table,
+    "method_costs": partial(_costs_table, model="MLP"),
+    "method_costs_cnn": partial(_costs_table, model="CNN"),
+    "costs_of_little_work": _little_work_table,
+}

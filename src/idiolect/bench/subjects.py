@@ -1,5 +1,6 @@
 """What is measured: federations of noise, whose values do not matter here, and models of every kind."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -7,11 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from idiolect import models
+from idiolect.core.modules import last_module
 from idiolect.core.task import Task
 from idiolect.data.federation import Federation, Rows
 
 BATCH_SIZE = 20
 CHARACTERS = 80  # different ones, and as many in a row
+VALIDATION_SHARE = 0.2  # of a client's rows; some methods look at them in a round
 
 ModelFactory = Callable[[Federation], nn.Module]
 
@@ -33,9 +36,11 @@ def characters(length: int, sizes: Sequence[int]) -> Federation:
 
 
 def _federation(inputs: Tensor, targets: Tensor, task: Task, sizes: Sequence[int]) -> Federation:
-    owned = Rows.of_clients(list(torch.arange(sum(sizes)).split(list(sizes))))
+    rows = torch.arange(sum(sizes)).split(list(sizes))
+    owned = Rows.of_clients(list(rows))
+    some = Rows.of_clients([own[: math.ceil(VALIDATION_SHARE * len(own))] for own in rows])
     names = tuple(str(client) for client in range(len(sizes)))
-    return Federation(inputs, targets, task, names, owned, owned, owned)
+    return Federation(inputs, targets, task, names, owned, some, owned)
 
 
 def uneven_steps(clients: int, mean: int) -> list[int]:
@@ -47,6 +52,27 @@ def uneven_steps(clients: int, mean: int) -> list[int]:
 def small_cnn(federation: Federation) -> nn.Module:
     """Two 5x5 convolutions of 32 and 64 filters."""
     return models.cnn(federation, filters=(32, 64))
+
+
+def with_batch_norm(model: ModelFactory) -> ModelFactory:
+    """The same model with batch normalisation after every layer but the last."""
+
+    def normalised(federation: Federation) -> nn.Module:
+        module = model(federation)
+        layers = {
+            name: layer for name, layer in module.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)
+        }
+        layers.pop(last_module(module))
+        for name, layer in layers.items():
+            norm = (
+                nn.BatchNorm1d(layer.out_features)
+                if isinstance(layer, nn.Linear)
+                else nn.BatchNorm2d(layer.out_channels)
+            )
+            module.set_submodule(name, nn.Sequential(layer, norm))
+        return module
+
+    return normalised
 
 
 class ResidualBlock(nn.Module):

@@ -1,9 +1,9 @@
-"""The benchmark: FedAvg against a plain loop on models of every kind; with `full`, everything else too."""
+"""The benchmark: FedAvg against a plain loop on models of every kind, what methods cost, how rounds scale."""
 
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -22,8 +22,9 @@ from idiolect.bench.subjects import (
     small_cnn,
     subjects,
     uneven_steps,
+    with_batch_norm,
 )
-from idiolect.core.device import CPU, find_device
+from idiolect.core.device import CPU, DeviceName, find_device
 from idiolect.core.exchange import Epochs, LocalWork
 from idiolect.core.method import Method
 from idiolect.core.objective import Batch, Objective
@@ -31,68 +32,92 @@ from idiolect.core.tree import Params
 from idiolect.data.federation import Federation
 from idiolect.engines.compiler.compiler import Compiler
 from idiolect.engines.sequential import Sequential
+from idiolect.errors import UserError, did_you_mean
 from idiolect.methods.apfl import APFL
 from idiolect.methods.catalogue import METHODS
 from idiolect.methods.fedavg import FedAvg
+from idiolect.methods.personal_parts import FedBN, SiloBN
 from idiolect.simulation import Simulation
 
 RATE = 0.1  # the default of FedAvg
 ROUNDS_OF_A_RUN = 50
+FIRST_ROUNDS = 2  # in which a method may do what it does once
+ABOUT_BATCH_NORM = (FedBN, SiloBN)  # without it they are FedAvg
+
+
+class Size(NamedTuple):
+    """How much is measured, and where."""
+
+    clients: int
+    local_steps: int
+    repeats: int
+    scaling: tuple[int, ...]
+    device: torch.device
+
+    @property
+    def flat(self) -> Federation:
+        """Rows for the MLP."""
+        return noise((784,), [self.local_steps * BATCH_SIZE] * self.clients)
 
 
 def benchmark(
+    keys: Sequence[str] = (),
     *,
     full: bool = False,
     clients: int = 100,
     local_steps: int = 20,
     repeats: int = 5,
     scaling: tuple[int, ...] = (10, 100, 1000),
-    device: str = "cpu",
+    device: DeviceName = "cpu",
 ) -> dict[str, Any]:
     """Measure in one run. Speed-ups and costs are ratios of times on this machine, now.
 
-    device: where both sides of a speed-up compute; what `full` adds is measured on the CPU.
+    keys: what to measure, of `MEASUREMENTS`; none: those of three minutes, and with `full` all.
+    device: where both sides of a speed-up compute; everything else is measured on the CPU.
     """
-    where = find_device(device)
-    measured = subjects(clients, local_steps)
-    seconds = {
-        name: speed_up(federation, model, steps, repeats, where)
-        for name, (model, federation, steps) in measured.items()
-    }
-    flat = measured["mlp"].federation
+    size = Size(clients, local_steps, repeats, scaling, find_device(device))
+    measured = {key: MEASUREMENTS[key](size) for key in _chosen(keys, full)}
     return {
-        **{f"fedavg_{name}": row["speed_up"] for name, row in seconds.items()},
-        "apfl_mlp_over_fedavg": apfl_cost(flat, local_steps, repeats),
-        "seconds": seconds,
-        "compiler": {name: compiler_price(measured[name]) for name in ("linear", "mlp", "transformer")},
-        **(everything_else(flat, local_steps, repeats, scaling) if full else {}),
+        **{f"fedavg_{name}": row["speed_up"] for name, row in measured.get("seconds", {}).items()},
+        **measured,
         "setting": {
             "clients": clients,
             "local_steps": local_steps,
             "batch_size": BATCH_SIZE,
             "threads": torch.get_num_threads(),
-            "device": str(where),
+            "device": str(size.device),
             "torch": torch.__version__,
         },
     }
 
 
-def everything_else(
-    flat: Federation, local_steps: int, repeats: int, scaling: tuple[int, ...]
-) -> dict[str, Any]:
-    """Clients of different sizes, many clients, and what every method costs: half an hour."""
-    clients = len(flat)
-    uneven = noise((784,), [steps * BATCH_SIZE for steps in uneven_steps(clients, local_steps)])
-    few = flat.subset(range(min(20, clients)))
+def _chosen(keys: Sequence[str], full: bool) -> Sequence[str]:
+    if keys and full:
+        raise UserError(f"--full measures everything; leave it out to measure {' and '.join(keys)} alone")
+    for key in keys:
+        if key not in MEASUREMENTS:
+            raise UserError(
+                f"{key} is nothing that is measured{did_you_mean(key, MEASUREMENTS)}; "
+                f"there are {', '.join(MEASUREMENTS)}"
+            )
+    return list(dict.fromkeys(keys)) or list(MEASUREMENTS if full else QUICK)
+
+
+def speed_ups(size: Size) -> dict[str, dict[str, Any]]:
+    """FedAvg against the plain loop, on models of every kind."""
     return {
-        "uneven_clients": {
-            name: speed_up(uneven, model, Epochs(1), repeats)
-            for name, model in (("linear", models.linear), ("mlp", models.mlp))
-        },
-        "scaling": [scale(count, local_steps) for count in scaling],
-        "method_costs": method_costs(few, models.mlp, local_steps, repeats),
-        "method_costs_cnn": cnn_costs(min(5, clients), min(10, local_steps), repeats),
-        "costs_of_little_work": costs_of_little_work(few, local_steps, repeats),
+        name: speed_up(federation, model, steps, size.repeats, size.device)
+        for name, (model, federation, steps) in subjects(size.clients, size.local_steps).items()
+    }
+
+
+def uneven_clients(size: Size) -> dict[str, dict[str, Any]]:
+    """The same with clients of different sizes."""
+    steps = uneven_steps(size.clients, size.local_steps)
+    uneven = noise((784,), [count * BATCH_SIZE for count in steps])
+    return {
+        name: speed_up(uneven, model, Epochs(1), size.repeats)
+        for name, model in (("linear", models.linear), ("mlp", models.mlp))
     }
 
 
@@ -115,6 +140,12 @@ def speed_up(
         "most": max(ratios),
         "way": str(ours.way),
     }
+
+
+def compiler_prices(size: Size) -> dict[str, dict[str, float]]:
+    """What recorded steps cost, with three models."""
+    measured = subjects(size.clients, size.local_steps)
+    return {name: compiler_price(measured[name]) for name in ("linear", "mlp", "transformer")}
 
 
 def compiler_price(subject: Subject) -> dict[str, float]:
@@ -156,12 +187,18 @@ def _timed(name: str) -> Iterator[_Stopwatch]:
         setattr(Compiler, name, function)
 
 
-def apfl_cost(federation: Federation, local_steps: int, repeats: int) -> float:
+def apfl_cost(size: Size) -> float:
     """A round of APFL over a round of FedAvg, with the MLP."""
-    fedavg = simulate(FedAvg(local_steps=local_steps), models.mlp, federation)
-    apfl = simulate(APFL(local_steps=local_steps), models.mlp, federation)
-    seconds = interleaved_seconds({"fedavg": fedavg.advance, "apfl": apfl.advance}, repeats)
+    federation = size.flat
+    fedavg = simulate(FedAvg(local_steps=size.local_steps), models.mlp, federation)
+    apfl = simulate(APFL(local_steps=size.local_steps), models.mlp, federation)
+    seconds = interleaved_seconds({"fedavg": fedavg.advance, "apfl": apfl.advance}, size.repeats)
     return ratio(seconds["apfl"], seconds["fedavg"])
+
+
+def scales(size: Size) -> list[dict[str, float | None]]:
+    """How a round grows with the number of clients."""
+    return [scale(clients, size.local_steps) for clients in size.scaling]
 
 
 def scale(clients: int, local_steps: int) -> dict[str, float | None]:
@@ -179,46 +216,60 @@ def scale(clients: int, local_steps: int) -> dict[str, float | None]:
     }
 
 
+def mlp_costs(size: Size) -> dict[str, dict[str, float]]:
+    """What every method costs with the MLP."""
+    return method_costs(_few(size), models.mlp, size.local_steps, size.repeats)
+
+
+def cnn_costs(size: Size) -> dict[str, dict[str, float]]:
+    """The same with a model whose gradients, not the passes over its parameters, take the time."""
+    steps = min(10, size.local_steps)
+    images = noise((3, 32, 32), [steps * BATCH_SIZE] * min(5, size.clients))
+    return method_costs(images, small_cnn, steps, size.repeats)
+
+
 def method_costs(
     federation: Federation, model: ModelFactory, local_steps: int, repeats: int
 ) -> dict[str, dict[str, float]]:
     """A round of every method over a round of FedAvg: its time, and the work that its definition asks for.
 
-    It is always the same round: some methods ask other clients, or do something else, in the next one.
+    It is always the same round, after those in which a method does something for the first time: some methods
+    ask other clients, or do something else, in the next one. Methods about batch normalisation are measured,
+    as is FedAvg beside them, with a model that has it.
     """
-    fedavg = FedAvg(local_steps=local_steps)
-    least = work_of_a_round(simulate(fedavg, model, federation))
+    fedavg, normalised = FedAvg(local_steps=local_steps), with_batch_norm(model)
+    least = {used: work_of_a_round(simulate(fedavg, used, federation)) for used in (model, normalised)}
     costs = {}
     for kind in METHODS:
-        ours = simulate(_with_local_steps(kind, local_steps), model, federation).play(1)
-        theirs = simulate(fedavg, model, federation)
+        used = normalised if kind in ABOUT_BATCH_NORM else model
+        ours = simulate(_with_local_steps(kind, local_steps), used, federation).play(FIRST_ROUNDS)
+        theirs = simulate(fedavg, used, federation)
         seconds = interleaved_seconds({"ours": _next_round(ours), "fedavg": _next_round(theirs)}, repeats)
         work = work_of_a_round(ours)
         costs[kind.name] = {
             "over_fedavg": ratio(seconds["ours"], seconds["fedavg"]),
-            "arithmetic": work.operations / least.operations,
+            "arithmetic": work.operations / least[used].operations,
             "gradients": work.gradients,
         }
     return costs
 
 
-def cnn_costs(clients: int, local_steps: int, repeats: int) -> dict[str, dict[str, float]]:
-    """The same with a model whose gradients, not the passes over its parameters, take the time."""
-    images = noise((3, 32, 32), [local_steps * BATCH_SIZE] * clients)
-    return method_costs(images, small_cnn, local_steps, repeats)
-
-
-def costs_of_little_work(federation: Federation, local_steps: int, repeats: int) -> dict[str, float]:
+def costs_of_little_work(size: Size) -> dict[str, float]:
     """FedAvg over itself with the MLP: what a round costs for methods that take few gradients in one."""
+    federation, local_steps = _few(size), size.local_steps
     quarter = federation.subset(range(max(1, len(federation) // 4)))
     rounds = {
         "all": simulate(FedAvg(local_steps=local_steps), models.mlp, federation),
         "one_local_step": simulate(FedAvg(local_steps=1), models.mlp, federation),
         "quarter_of_the_clients": simulate(FedAvg(local_steps=local_steps), models.mlp, quarter),
     }
-    seconds = interleaved_seconds({name: play.advance for name, play in rounds.items()}, repeats)
+    seconds = interleaved_seconds({name: play.advance for name, play in rounds.items()}, size.repeats)
     whole = seconds.pop("all")
     return {name: ratio(some, whole) for name, some in seconds.items()}
+
+
+def _few(size: Size) -> Federation:
+    return size._replace(clients=min(20, size.clients)).flat
 
 
 def _next_round(simulation: Simulation) -> Callable[[], object]:
@@ -275,3 +326,18 @@ def simulate(
 ) -> Simulation:
     """A simulation whose model starts from the same parameters each time."""
     return Simulation(method, lambda: model(federation), federation, batch_size=BATCH_SIZE, device=device)
+
+
+QUICK: Mapping[str, Callable[[Size], Any]] = {
+    "seconds": speed_ups,
+    "apfl_mlp_over_fedavg": apfl_cost,
+    "compiler": compiler_prices,
+}
+MEASUREMENTS: Mapping[str, Callable[[Size], Any]] = {
+    **QUICK,
+    "uneven_clients": uneven_clients,
+    "scaling": scales,
+    "method_costs": mlp_costs,
+    "method_costs_cnn": cnn_costs,
+    "costs_of_little_work": costs_of_little_work,
+}

@@ -9,12 +9,19 @@ import idiolect
 from idiolect.cli.console import print_json
 from idiolect.cli.options import JsonOption
 from idiolect.runs.settings import read_settings
-from idiolect.runs.signatures import require_known
+from idiolect.runs.signatures import check_arguments
+
+# Chosen in other words, or by programs alone.
+NO_SETTINGS = ("keys", "full", "clients", "local_steps", "repeats", "scaling")
 
 
 def bench(
-    settings: Annotated[
-        list[str] | None, typer.Argument(metavar="[device=cuda]", help="where both sides compute")
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY]... [device=cuda]",
+            help="measure these alone; where both sides of speed-ups compute",
+        ),
     ] = None,
     full: Annotated[
         bool, typer.Option("--full", help="every method, and many clients: half an hour")
@@ -23,19 +30,15 @@ def bench(
 ) -> None:
     """Measure speed against a plain loop over clients, in one run on this machine: three minutes.
 
-    Example: idiolect bench --json
+    Example: idiolect bench method_costs --json
     """
     from idiolect.bench.display import render
 
-    measured = idiolect.benchmark(full=full, device=_device(settings or []))
+    words = what or []
+    settings = read_settings([word for word in words if "=" in word])
+    options = check_arguments(idiolect.benchmark, settings, "", given=NO_SETTINGS)
+    measured = idiolect.benchmark([word for word in words if "=" not in word], full=full, **options)
     if json:
         print_json(measured)
     else:
         Console().print(render(measured))
-
-
-def _device(settings: list[str]) -> str:
-    chosen = read_settings(settings)
-    for name in chosen:
-        require_known(name, ["device"], "")
-    return str(chosen.get("device", "cpu"))
