@@ -15,7 +15,7 @@ from idiolect.reproduction.recipe import (
 from idiolect.runs.config import build_method
 
 
-@pytest.fixture(params=recipe_names())
+@pytest.fixture(scope="module", params=recipe_names())
 def recipe(request):
     return find_recipe(request.param)
 

@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 import idiolect
+from idiolect.cli import app
 from idiolect.errors import UserError
 from idiolect.reproduction import play
 from idiolect.runs.folder import RunFolder
@@ -184,6 +186,13 @@ def test_the_command_line(found, file, folder):
     rows = json.loads(invoke("reproduce", "--list", "--json", "--out", folder / "out"))
     assert {row["recipe"]: row["state"] for row in rows}["additive-fig2"] == "not begun"
     assert "quadratic-line" in invoke("reproduce", "additive-fig2", "--text")
+
+
+def test_a_log_gets_a_line_for_each_recipe(found, file, folder):
+    said = CliRunner().invoke(app, ["reproduce", str(file), "--out", str(folder / "out"), "--jobs", "1"])
+    assert [line for line in said.stderr.splitlines() if "runs are done" in line] == [
+        "apfl-fig0: 1 of 10 runs are done"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -82,11 +82,12 @@ def reproduce(
 
 
 class _Progress:
-    """All runs of all recipes, with the time that is left; silent where nobody looks."""
+    """All runs of all recipes: a bar with the time that is left, or for a log a line for each recipe."""
 
     def __init__(self) -> None:
         self.bar = Bar(*ROUNDS_LEFT, console=Console(stderr=True), disable=not sys.stderr.isatty())
         self.task: TaskID | None = None
+        self.recipe = ""
 
     def __enter__(self) -> "_Progress":
         self.bar.start()
@@ -97,6 +98,9 @@ class _Progress:
 
     def told(self, recipe: str, done: int, total: int) -> None:
         """Move the bar."""
+        if self.bar.disable and recipe != self.recipe:
+            typer.echo(f"{recipe}: {done} of {total} runs are done", err=True)
+        self.recipe = recipe
         if self.task is None:
             self.task = self.bar.add_task(recipe, total=total)
         self.bar.update(self.task, completed=done, total=total, description=recipe)

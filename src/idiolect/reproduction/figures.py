@@ -250,7 +250,8 @@ def _band(
     for table in tables[1:]:
         index = index.intersection(table.index)
     stacked = np.stack([table.loc[index].to_numpy() for table in tables])  # [seeds, rounds, clients]
-    mean = np.nanmean(stacked, axis=(0, 2))
+    of_rounds = stacked.swapaxes(0, 1).reshape(len(index), -1)
+    mean = pd.DataFrame(of_rounds).mean(axis=1)  # of those who have a value; NaN where nobody has one
     ends = [_interval(stacked[:, place].T) for place in range(len(index))]
     low, high = zip(*ends, strict=True)
     x: dict[str, Sequence[float]] = {axis: [float(number) for number in index]}

@@ -46,6 +46,7 @@ PAPERS = {
     "pfedkm": "pFedKM: Personalized Federated Learning with Clustered Generalization",
     "perm": "PERM: Distributed Personalized Empirical Risk Minimization",
     "field": "The field: all methods under one protocol",
+    "privacy": "Privacy: accuracy against ε",
 }
 ALL = ""  # the panel of a recipe that has only one
 RESERVED = ("runs", "field")  # folders beside those of recipes

@@ -17,7 +17,6 @@ import pandas as pd
 from idiolect.evaluation.bootstrap import client_counts, interval, seed_counts, seed_part
 
 Verdict = Literal["confirmed", "contradicted", "inconclusive"]
-VERDICTS: tuple[Verdict, ...] = ("confirmed", "contradicted", "inconclusive")
 
 
 class Difference(NamedTuple):
