@@ -1,9 +1,14 @@
 """References lead somewhere: "spec 5.7" to a section of docs/spec, links to a file and a heading."""
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import yaml
+
+import idiolect
+from idiolect.runs.config import RunConfig
 
 ROOT = Path(__file__).parents[1]
 SPEC = ROOT / "docs" / "spec"
@@ -57,6 +62,22 @@ def test_links_lead_to_a_file_and_a_heading(page: Path) -> None:
 def test_every_method_card_leads_to_its_section() -> None:
     cards = (ROOT / "docs" / "methods").glob("*.md")
     assert not [card.name for card in cards if "](../spec/" not in card.read_text()]
+
+
+def test_every_setting_of_a_run_is_in_the_table_of_settings() -> None:
+    page = (ROOT / "docs" / "running.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`[^|]+) \|", page.partition("## What is left open")[0], re.MULTILINE)
+    told = {name.partition(".")[0] for row in rows for name in re.findall(r"`([\w.]+)`", row)}
+    assert {field.name for field in fields(RunConfig)} <= told
+
+
+def test_the_summary_is_described_with_all_that_is_in_it() -> None:
+    page = (ROOT / "docs" / "running.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"^### summary.json\n+```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    described = yaml.safe_load(text)
+    result = idiolect.train("local", "vowels", rounds=1, local_steps=1)
+    assert set(described["required"]) == set(result._summary)
+    assert set(described["required"]) | {"privacy", "newcomers"} == set(described["properties"])
 
 
 NAMED = re.compile(r"`?([a-z_/]+\.py): (?:(\w+)\.)?(\w+)")

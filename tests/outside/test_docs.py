@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 
 import idiolect
 from idiolect.cli import app
+from idiolect.evaluation.metrics import CATALOGUE as METRICS
+from idiolect.methods.catalogue import CATALOGUE as METHODS
 from idiolect.testing import check_codec, check_method
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -36,7 +38,7 @@ def reader(here: Path) -> Iterator[Path]:
 
 def test_the_page_has_one_file_of_each_kind() -> None:
     names = [Path(name).stem for name in FILES]
-    assert names == ["fedavgm", "data", "models", "codecs", "metrics", "plans"]
+    assert names == ["fedmomentum", "data", "models", "codecs", "metrics", "plans"]
     assert len(COMMANDS) == 11
 
 
@@ -45,12 +47,12 @@ def test_every_command_of_the_page(reader: Path) -> None:
         result = CliRunner().invoke(app, shlex.split(line)[1:])
         assert result.exit_code == 0, (line, result.output)
     assert idiolect.RunFolder("runs/judged").summary()["metric"] == "brier"
-    assert idiolect.RunFolder("runs/momentum").config.method_name == "fedavgm"
+    assert idiolect.RunFolder("runs/momentum").config.method_name == "fedmomentum"
 
 
 def test_the_lines_of_python(reader: Path) -> None:
     (code,) = [code for code in PYTHON if code.startswith("import idiolect")]
-    idiolect.method("my_package.fedavgm:FedAvgM")  # finds the folder, as a notebook there would
+    idiolect.method("my_package.fedmomentum:FedMomentum")  # finds the folder, as a notebook there would
     names: dict[str, object] = {}
     exec(code, names)
     result = names["result"]
@@ -59,7 +61,7 @@ def test_the_lines_of_python(reader: Path) -> None:
 
 
 def test_the_method_of_the_page_keeps_the_contract(reader: Path) -> None:
-    check_method(idiolect.method("my_package.fedavgm:FedAvgM", lr=0.2))
+    check_method(idiolect.method("my_package.fedmomentum:FedMomentum", lr=0.2))
 
 
 def test_the_codec_of_the_page_keeps_the_contract(reader: Path) -> None:
@@ -70,6 +72,9 @@ def test_the_entry_points_of_the_page_are_those_that_are_looked_for() -> None:
     (text,) = [text for language, text in BLOCKS if language == "toml"]
     declared = tomllib.loads(text)["project"]["entry-points"]
     assert declared == {
-        "idiolect.methods": {"fedavgm": "my_package.fedavgm:FedAvgM"},
+        "idiolect.methods": {"fedmomentum": "my_package.fedmomentum:FedMomentum"},
         "idiolect.metrics": {"brier": "my_package.metrics:brier"},
     }
+    # A name of Idiolect's own would mean that one.
+    assert METHODS.is_own("fedmomentum")
+    assert METRICS.is_own("brier")

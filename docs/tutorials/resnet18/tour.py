@@ -1,7 +1,8 @@
 """A standard ResNet-18 with batch norm between ten clients: trained, killed, resumed, exported.
 
-    python tour.py                                   # some minutes on a laptop
-    python tour.py --width 8 --rows 600 --rounds 2   # to look at the way only
+    python tour.py                                                    # an hour or so on two cores
+    python tour.py --rows 440 --rounds 2 --local-steps 1              # the whole width, little training
+    python tour.py --width 8 --rows 600 --rounds 2 --local-steps 2    # to look at the way only
 
 resnet.py beside this file is plain PyTorch and knows nothing of federations.
 """
@@ -43,7 +44,7 @@ def killed_and_resumed(folder: Path, options: argparse.Namespace) -> None:
     ]  # fmt: skip
     # Models of one's own are found beside where the command is called.
     begun = subprocess.Popen([sys.executable, "-m", "idiolect.cli", "compare", *settings], cwd=HERE)
-    while begun.poll() is None and not any(folder.rglob("checkpoint*")):
+    while begun.poll() is None and not any(folder.rglob("checkpoints/round-*1")):
         time.sleep(0.2)
     begun.send_signal(signal.SIGKILL)
     print(f"killed: exit {begun.wait()}", flush=True)
