@@ -53,6 +53,8 @@ def reproduce(
         raise UserError("give recipes, as apfl-table2, or --all; `idiolect reproduce --list` shows them")
     if recipes and everything:
         raise UserError("give either recipes or --all")
+    if text and everything:
+        raise UserError("--text prints recipes that are named, as `idiolect reproduce apfl-table2 --text`")
     if text:
         from idiolect.reproduction.recipe import recipe_text
 
