@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import idiolect
 from idiolect.cli import app
+from idiolect.cli import reproduce as command
 from idiolect.errors import UserError
 from idiolect.reproduction import play
 from idiolect.runs.folder import RunFolder
@@ -217,6 +218,26 @@ def test_a_log_gets_a_line_for_each_recipe(found, file, folder):
     assert [line for line in said.stderr.splitlines() if "runs are done" in line] == [
         "apfl-fig0: 1 of 10 runs are done"
     ]
+
+
+def test_a_log_says_how_long_all_other_runs_will_take(monkeypatch, capsys):
+    clock = iter([100.0, 130.0, 190.0])
+    monkeypatch.setattr(command.time, "monotonic", lambda: next(clock))
+    with command._Progress() as progress:
+        progress.told("a", 2, 12)  # one may have been there already, and says nothing of the others
+        progress.told("a", 3, 12)
+        progress.told("b", 5, 12)  # three in 30 s: seven more in 70 s
+        progress.told("c", 8, 12)
+    assert capsys.readouterr().err.splitlines() == [
+        "a: 2 of 12 runs are done",
+        "b: 5 of 12 runs are done, about 1 min 10 s left",
+        "c: 8 of 12 runs are done, about 1 min 0 s left",
+    ]
+
+
+def test_what_was_not_played_has_no_table(file, tmp_path):
+    said = invoke("reproduce", file, "--out", tmp_path, "--jobs", 1, "--budget", "0.001s")
+    assert "What the papers claim" not in said
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,7 @@ function heatMapPlot(chart, state, width) {
   );
   const letters = Math.floor((left - 14) / TEXT);
   const widest = Math.max(...chart.columns.map((name) => name.length)) * TEXT + 10;
-  const size = ([low, high], room) => room / (high - low);
-  const corner = Math.hypot(size(across, width - left), size(down, height)) / 2; // from the middle of a cell
+  const cell = [(width - left) / (across[1] - across[0]), height / (down[1] - down[0])]; // in pixels
   const middles = ([low, high]) =>
     cellsBetween([low, high])
       .map((place) => place + 0.5)
@@ -67,11 +66,11 @@ function heatMapPlot(chart, state, width) {
     marks: [
       Plot.rect(cells, {
         ...{ x1: "x1", x2: "x2", y1: "y1", y2: "y2", fill: "fill" },
-        inset: size(down, height) > 8 ? 0.5 : 0,
+        inset: Math.min(...cell) > 8 ? 0.5 : 0,
         clip: true,
       }),
       Plot.ruleY(picks, { stroke: css("ink"), strokeWidth: 2, strokeDasharray: "4,3" }),
-      tip(cells, { maxRadius: Math.max(30, corner) }),
+      tip(cells, { maxRadius: Math.max(30, Math.hypot(...cell) / 2) }),
     ],
   };
 }
