@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from idiolect.reports.charts import HeatMap
 from reports import samples
 from reports.browser import CHROMIUM, Browser
 
@@ -152,6 +153,18 @@ def test_a_drag_over_a_map_shows_its_cells_larger(opened: Browser) -> None:
     assert opened.evaluate(f"{drawing}.getAttribute('height')") == height  # the page does not jump
     opened.evaluate(f"{button(figure, 'reset zoom')}.click()")
     assert ticks(opened, figure, "y") == list(samples.CLIENTS)
+
+
+def test_the_colours_of_a_map_begin_at_zero(browser: Browser, tmp_path: Path) -> None:
+    weights = [[0.019, 0.021], [0.02, 0.02]]
+    alike = HeatMap("alike", "d", ["a", "b"], ["a", "b"], weights, "client", "helper", "weight")
+    (tmp_path / "alike.html").write_text(samples.page_of([alike]))
+    browser.open(tmp_path / "alike.html", width=1280)
+    browser.evaluate("new Promise(done => setTimeout(done, 100))")  # until it is drawn
+    cells = "[...document.querySelectorAll('#alike [aria-label=rect] rect')]"
+    fills = browser.evaluate(f"{cells}.map(each => parseInt(each.getAttribute('fill').match(/(\\d+)%/)[1]))")
+    assert fills == [round(100 * weight / 0.021) for row in weights for weight in row]
+    assert browser.evaluate("document.querySelector('#alike .legend').textContent") == "weight: 00.021"
 
 
 def test_buttons_zoom_a_map_as_far_as_one_cell_and_not_beyond_its_edges(opened: Browser) -> None:

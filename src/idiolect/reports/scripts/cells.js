@@ -1,5 +1,11 @@
 // HeatMap and Bars.
 
+// Colours begin at zero, so that amounts that hardly differ look alike.
+function heatEnds(chart) {
+  const [low, high] = d3.extent(chart.values.flat());
+  return [Math.min(0, low ?? 0), high];
+}
+
 function heatColour(chart, value, [low, high]) {
   if (chart.categorical) return css(`series-${((value % 9) + 9) % 9}`);
   const share = high > low ? (value - low) / (high - low) : 1;
@@ -21,7 +27,7 @@ function cellsBetween([low, high]) {
 
 // Cells are a unit wide and high, so that the axes zoom as those of numbers do.
 function heatMapPlot(chart, state, width) {
-  const ends = d3.extent(chart.values.flat());
+  const ends = heatEnds(chart);
   const { left } = names(chart.rows, width);
   const height = Math.max(3, Math.min(20, 520 / chart.rows.length)) * chart.rows.length;
   const across = cellEnds(state.zoom.x, chart.columns.length);

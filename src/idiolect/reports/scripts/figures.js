@@ -156,7 +156,7 @@ function heatLegend(chart) {
     }
     return box;
   }
-  const [low, high] = d3.extent(values);
+  const [low, high] = heatEnds(chart);
   return element(
     "div",
     { class: "legend plain" },
