@@ -246,6 +246,7 @@ COMPARE = [
     ("methods=local,fedavg data=vowels method=apfl", "methods=local,fedavg,apfl"),
     ("methods=local,fedavg data=vowels seeds=0", "seeds=0", "seeds=5"),
     ("methods=local,fedavg data=vowels seeds=some", "seeds=some", "seeds=5"),
+    ("methods=local,fedavg data=vowels seeds=4,7,4", "seeds=4,7,4", "played twice"),
     ("methods=local,fedavg data=vowels fedavg=3", "fedavg=3", "fedavg.local_steps=5"),
     ("methods=local,fedavg data=vowels method.mixing=0.5", "method.mixing is not a setting of any"),
     ("methods=local,fedavg data=vowels fedavg.mixing=0.5", "method.mixing is not a setting"),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from idiolect.reports.charts import HeatMap
 from reports import samples
 from reports.browser import CHROMIUM, Browser
 
@@ -67,8 +68,13 @@ def choose(browser: Browser, figure: str, label: str, value: str) -> None:
 
 
 def place(browser: Browser, selector: str, across: float, down: float) -> tuple[float, float]:
-    """A place within an element, as shares of it, in the window."""
+    """A place within an element, as shares of it, in the window, which is scrolled to it."""
     browser.evaluate(f"document.querySelector('{selector}').scrollIntoView({{block: 'center'}})")
+    return seen_place(browser, selector, across, down)
+
+
+def seen_place(browser: Browser, selector: str, across: float, down: float) -> tuple[float, float]:
+    """A place within an element that is in the window as it is."""
     box = browser.evaluate(
         f"(e => ({{...e.getBoundingClientRect().toJSON()}}))(document.querySelector('{selector}'))"
     )
@@ -129,6 +135,62 @@ def test_buttons_zoom_without_a_mouse(opened: Browser, figure: str) -> None:
     assert span() == (low, high)
 
 
+def test_a_drag_over_a_map_shows_its_cells_larger(opened: Browser) -> None:
+    figure, cell = "who-learns-from-whom", "#who-learns-from-whom [aria-label=rect] rect"
+    drawing = f"document.querySelector('#{figure} .drawing svg')"
+    height = opened.evaluate(f"{drawing}.getAttribute('height')")
+    # From within one cell to within another one: those have names whose middle is covered.
+    first, last = (f"{cell}:nth-of-type({12 * row + column + 1})" for row, column in ((2, 1), (5, 5)))
+    end = place(opened, last, 0.8, 0.9)
+    opened.drag(seen_place(opened, first, 0.2, 0.3), end)
+    assert ticks(opened, figure, "y") == list(samples.CLIENTS[2:6])
+    assert ticks(opened, figure) == list(samples.CLIENTS[1:6])
+    assert opened.evaluate(f"document.querySelectorAll('{cell}').length") == 4 * 5
+    opened.hover(*place(opened, cell, 0.9, 0.9))
+    tip = opened.evaluate(f"document.querySelector('#{figure} [aria-label=tip]').textContent")
+    assert "client client-02" in tip
+    assert "helper client-01" in tip
+    assert opened.evaluate(f"{drawing}.getAttribute('height')") == height  # the page does not jump
+    opened.evaluate(f"{button(figure, 'reset zoom')}.click()")
+    assert ticks(opened, figure, "y") == list(samples.CLIENTS)
+
+
+def test_the_colours_of_a_map_begin_at_zero(browser: Browser, tmp_path: Path) -> None:
+    weights = [[0.019, 0.021], [0.02, 0.02]]
+    alike = HeatMap("alike", "d", ["a", "b"], ["a", "b"], weights, "client", "helper", "weight")
+    (tmp_path / "alike.html").write_text(samples.page_of([alike]))
+    browser.open(tmp_path / "alike.html", width=1280)
+    browser.evaluate("new Promise(done => setTimeout(done, 100))")  # until it is drawn
+    cells = "[...document.querySelectorAll('#alike [aria-label=rect] rect')]"
+    fills = browser.evaluate(f"{cells}.map(each => parseInt(each.getAttribute('fill').match(/(\\d+)%/)[1]))")
+    assert fills == [round(100 * weight / 0.021) for row in weights for weight in row]
+    assert browser.evaluate("document.querySelector('#alike .legend').textContent") == "weight: 00.021"
+
+
+def test_buttons_zoom_a_map_as_far_as_one_cell_and_not_beyond_its_edges(opened: Browser) -> None:
+    figure = "who-learns-from-whom"
+
+    def click(words: str, times: int = 1) -> None:
+        for _ in range(times):
+            opened.evaluate(f"{button(figure, words)}.click()")
+
+    click("zoom in")
+    assert ticks(opened, figure, "y") == ticks(opened, figure) == list(samples.CLIENTS[3:9])
+    click("move down", 3)
+    click("move right", 3)
+    assert ticks(opened, figure, "y") == ticks(opened, figure) == list(samples.CLIENTS[6:])
+    click("move up", 5)
+    assert ticks(opened, figure, "y") == list(samples.CLIENTS[:6])
+    assert ticks(opened, figure) == list(samples.CLIENTS[6:])
+    click("zoom in", 5)
+    assert len(ticks(opened, figure)) == len(ticks(opened, figure, "y")) == 1
+    click("move left", 60)
+    click("move up", 20)
+    assert ticks(opened, figure) == ticks(opened, figure, "y") == [samples.CLIENTS[0]]
+    click("zoom out", 5)
+    assert ticks(opened, figure) == ticks(opened, figure, "y") == list(samples.CLIENTS)
+
+
 def test_all_controls_are_reached_by_tab(opened: Browser) -> None:
     opened.evaluate("document.querySelector('#learning-curves select').focus()")
     reached = []
@@ -175,7 +237,11 @@ def test_clients_can_have_rows_of_their_own(opened: Browser) -> None:
     ],
 )
 def test_hovering_tells_the_numbers(opened: Browser, figure: str, told: list[str]) -> None:
-    marks = {"gains": "circle", "what-crosses-the-wire": "rect", "who-learns-from-whom": "rect"}
+    marks = {
+        "gains": "circle",
+        "what-crosses-the-wire": "rect",
+        "who-learns-from-whom": "[aria-label=rect] rect",
+    }
     mark = marks.get(figure, "[aria-label=dot] path")
     selector = f"#{figure} .drawing > svg {mark}"
     opened.hover(*place(opened, selector, 0.5, 0.5))

@@ -8,21 +8,16 @@ from idiolect.reproduction.recipe import (
     PAPERS,
     SIZES,
     find_recipe,
-    kind_and_line,
     read_recipe,
     recipe_names,
 )
-from idiolect.runs.config import build_method
+from idiolect.reproduction.references import refuse_unknown_names
+from idiolect.reproduction.reproduce import reproduce_recipes
 
 
 @pytest.fixture(scope="module", params=recipe_names())
 def recipe(request):
     return find_recipe(request.param)
-
-
-def kinds_of(plan, line, panel):
-    """The models that a line's method gives."""
-    return build_method(plan.config_of(Place(panel, line), plan.seeds[0], {}).method).kinds
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -37,34 +32,10 @@ def test_every_run_has_settings_that_exist(recipe, size, tmp_path):
     assert set(plan.panels) <= set(recipe.panels)
 
 
-def test_every_claim_and_figure_is_of_models_that_there_are(recipe, tmp_path):
-    (plan,) = plans_of([recipe], "small", None, tmp_path)
-    named = [
-        (model, panel)
-        for claim in recipe.claims
-        for relation in claim.relations
-        for model in (relation.first, relation.second)
-        if isinstance(model, str)
-        for panel in claim.panels or [plan.panels[0]]
-    ]
-    named += [
-        (model, panel)
-        for figure in recipe.figures
-        for model in figure.models
-        for panel in (figure.panels or plan.panels)[:1]
-    ]
-    for written, panel in named:
-        model, _, at = written.partition(" @ ")
-        if model in recipe.theory:
-            continue
-        line, kind = kind_and_line(model, list(recipe.lines))
-        assert (at or panel) in recipe.panels
-        assert kind is None or kind in kinds_of(plan, line, at or panel), written
-    for numbers in recipe.numbers:
-        for panel, values in numbers.values.items():
-            assert panel in recipe.panels
-            for model in values:
-                kind_and_line(model, list(recipe.lines))
+@pytest.mark.parametrize("size", SIZES)
+def test_every_claim_and_figure_is_of_what_there_is(recipe, size, tmp_path):
+    (plan,) = plans_of([recipe], size, None, tmp_path)
+    refuse_unknown_names(plan)
 
 
 def test_a_recipe_says_which_one_it_is(recipe):
@@ -114,3 +85,63 @@ def test_settings_of_all_methods_go_to_those_that_have_them(tmp_path):
 def test_an_unknown_recipe_names_the_nearest():
     with pytest.raises(UserError, match="additive-fig2"):
         find_recipe("aditive-fig2")
+
+
+NAMES = """
+panels: {few: {local_steps: 2}, many: {}}
+functions: {f: {of: "math:sqrt", start: 0, stop: 1}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("claims: [{says: x, higher: APLF personal, than: 0}]", "claim 'x': 'APLF personal' is no model"),
+        ("claims: [{says: x, higher: APFL group, than: 0}]", "APFL has no group model; it has global, loc"),
+        (
+            "claims: [{says: x, higher: APFL personal, than: 0, panels: [fwe]}]",
+            "'fwe' .*few",
+        ),
+        ("claims: [{says: x, higher: APFL personal, than: FedAvg global @ fewest}]", "panel 'fewest'"),
+        (
+            "claims: [{says: x, higher: APFL personal, than: 0, of: lossy}]",
+            "'lossy' .*loss",
+        ),
+        ("claims: [{says: x, equal: [f, g], within: 0}]", "'g' is no model"),
+        (
+            "claims: [{says: x, equal: [APFL personal, FedAvg global], within: -1}]",
+            "or equal to 0",
+        ),
+        (
+            "figures: [{draw: curves, title: t, models: [APFL global, APFL persona]}]",
+            "'t': 'APFL persona'",
+        ),
+        ("figures: [{draw: curves, title: t, functions: [g]}]", "function 'g'; the functions are f"),
+        ("figures: [{draw: curves, title: t, panels: [none]}]", "figure 't' names the panel 'none'"),
+        ("numbers: [{metric: accuracy, values: {fw: {APFL personal: 1}}}]", "numbers names the panel 'fw'"),
+        ("numbers: [{metric: accuracy, values: {few: {APFL best: 1}}}]", "numbers: 'APFL best' is no model"),
+        ("sizes: {small: {panels: [fewer]}}", r"sizes.small names the panel 'fewer' \(did you mean few"),
+        ("sizes: {small: {lines: [Ditto]}}", "line 'Ditto'; the lines are FedAvg, APFL"),
+        ("judged: {FedAvg: group}", "FedAvg has no group model"),
+        ("constants: {c: {of: 'math:pie'}}", "constants.c.of='math:pie' cannot be imported"),
+        ("tune: {grid: {lr: []}}", "a value to try for lr"),
+    ],
+)
+def test_a_name_that_stands_for_nothing_is_told_before_anything_is_played(more, said, tmp_path):
+    (tmp_path / "mine.yaml").write_text(MINIMAL + NAMES + more)
+    with pytest.raises(UserError, match=said):
+        reproduce_recipes([str(tmp_path / "mine.yaml")], out=tmp_path / "out", jobs=1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_names_that_stand_for_something_are_let_through(tmp_path):
+    claims = """
+claims:
+  - {says: a, of: megabytes_to:global:0.8, higher: FedAvg, than: APFL @ few}
+  - {says: b, of: "recall:hAd", higher: APFL personal, than: f}
+  - {says: c, of: squared_distance, higher: APFL, than: 0}
+"""
+    own = "{settings: {evaluation.metrics: ['idiolect.reproduction.coordinates:squared_distance']}}"
+    text = MINIMAL + NAMES + claims + f"sizes: {{small: {own}}}"
+    (plan,) = plans_of([read_recipe(text, "apfl-fig0")], "small", None, tmp_path)
+    refuse_unknown_names(plan)

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import idiolect
 from idiolect.cli import app
+from idiolect.cli import reproduce as command
 from idiolect.errors import UserError
 from idiolect.reproduction import play
 from idiolect.runs.folder import RunFolder
@@ -39,7 +40,7 @@ claims:
   - {says: training alone beats the shared model, higher: alone personal, than: FedAvg global}
   - {says: what cannot be, higher: FedAvg global, than: 1.5}
   - {says: more steps are better, of: loss, lower: alone personal @ fast, than: alone personal @ slow}
-  - {says: no model of this kind, higher: FedAvg personal, than: 0}
+  - {says: what was not looked at, part: train, higher: FedAvg global, than: 0}
 figures:
   - {draw: curves, title: accuracy}
   - {draw: panels, title: by panel}
@@ -188,11 +189,55 @@ def test_the_command_line(found, file, folder):
     assert "quadratic-line" in invoke("reproduce", "additive-fig2", "--text")
 
 
+def test_a_recipe_without_anything_to_tune_is_begun_with_its_first_run(tmp_path, monkeypatch):
+    def states():
+        rows = idiolect.list_recipes(out=tmp_path).set_index("recipe")["state"]
+        return [rows[name] for name in ("additive-fig1b", "additive-fig2", "additive-fig4")]
+
+    assert states() == ["not begun"] * 3
+    played = []
+
+    def one_alone(settings, folder):
+        if played:
+            raise KeyboardInterrupt
+        played.append(folder)
+        return play_one(settings, folder)
+
+    play_one = play._play
+    monkeypatch.setattr(play, "_play", one_alone)
+    with pytest.raises(KeyboardInterrupt):
+        idiolect.reproduce("additive-fig2", out=tmp_path, jobs=1)
+    assert states() == ["not begun", "begun", "not begun"]
+    monkeypatch.undo()
+    idiolect.reproduce("additive-fig2", out=tmp_path, jobs=1)
+    assert states() == ["not begun", "done", "not begun"]
+
+
 def test_a_log_gets_a_line_for_each_recipe(found, file, folder):
     said = CliRunner().invoke(app, ["reproduce", str(file), "--out", str(folder / "out"), "--jobs", "1"])
     assert [line for line in said.stderr.splitlines() if "runs are done" in line] == [
         "apfl-fig0: 1 of 10 runs are done"
     ]
+
+
+def test_a_log_says_how_long_all_other_runs_will_take(monkeypatch, capsys):
+    clock = iter([100.0, 130.0, 190.0])
+    monkeypatch.setattr(command.time, "monotonic", lambda: next(clock))
+    with command._Progress() as progress:
+        progress.told("a", 2, 12)  # one may have been there already, and says nothing of the others
+        progress.told("a", 3, 12)
+        progress.told("b", 5, 12)  # three in 30 s: seven more in 70 s
+        progress.told("c", 8, 12)
+    assert capsys.readouterr().err.splitlines() == [
+        "a: 2 of 12 runs are done",
+        "b: 5 of 12 runs are done, about 1 min 10 s left",
+        "c: 8 of 12 runs are done, about 1 min 0 s left",
+    ]
+
+
+def test_what_was_not_played_has_no_table(file, tmp_path):
+    said = invoke("reproduce", file, "--out", tmp_path, "--jobs", 1, "--budget", "0.001s")
+    assert "What the papers claim" not in said
 
 
 @pytest.mark.parametrize(
@@ -202,8 +247,11 @@ def test_a_log_gets_a_line_for_each_recipe(found, file, folder):
         (["additive-fig2", "--all"], "either recipes or --all"),
         (["additive-fig2", "--size", "huge"], "small or paper"),
         (["additive-fig2", "--seeds", "x"], "seeds=x"),
+        (["additive-fig2", "--seeds", "3,3"], "played twice"),
         (["additive-fig2", "--budget", "soon"], "budget=soon"),
         (["aditive-fig2"], "did you mean additive-fig2"),
+        (["aditive-fig2", "--text"], "did you mean additive-fig2"),
+        (["--all", "--text"], "recipes that are named"),
     ],
 )
 def test_bad_input_gets_one_sentence(arguments, said, tmp_path):

@@ -1,6 +1,7 @@
 """`idiolect reproduce`."""
 
 import sys
+import time
 from typing import Annotated
 
 import pandas as pd
@@ -53,6 +54,8 @@ def reproduce(
         raise UserError("give recipes, as apfl-table2, or --all; `idiolect reproduce --list` shows them")
     if recipes and everything:
         raise UserError("give either recipes or --all")
+    if text and everything:
+        raise UserError("--text prints recipes that are named, as `idiolect reproduce apfl-table2 --text`")
     if text:
         from idiolect.reproduction.recipe import recipe_text
 
@@ -73,7 +76,8 @@ def reproduce(
         print_json(found.records)
         return
     rows = [[name, says, verdict] for name, says, verdict in found.claims.itertuples(index=False)]
-    print_table("What the papers claim", ["recipe", "claim", "verdict"], rows)
+    if rows:
+        print_table("What the papers claim", ["recipe", "claim", "verdict"], rows)
     for folder, reason in found.failures.items():
         typer.echo(f"failed: {folder}: {reason}", err=True)
     for name, reason in found.missing.items():
@@ -88,6 +92,7 @@ class _Progress:
         self.bar = Bar(*ROUNDS_LEFT, console=Console(stderr=True), disable=not sys.stderr.isatty())
         self.task: TaskID | None = None
         self.recipe = ""
+        self.began: tuple[float, int] | None = None  # when the first run was told of, and how many were done
 
     def __enter__(self) -> "_Progress":
         self.bar.start()
@@ -98,12 +103,22 @@ class _Progress:
 
     def told(self, recipe: str, done: int, total: int) -> None:
         """Move the bar."""
+        if self.began is None:
+            self.began = time.monotonic(), done
         if self.bar.disable and recipe != self.recipe:
-            typer.echo(f"{recipe}: {done} of {total} runs are done", err=True)
+            typer.echo(f"{recipe}: {done} of {total} runs are done{self._left(done, total)}", err=True)
         self.recipe = recipe
         if self.task is None:
             self.task = self.bar.add_task(recipe, total=total)
         self.bar.update(self.task, completed=done, total=total, description=recipe)
+
+    def _left(self, done: int, total: int) -> str:
+        """How long the other runs will take, if they take as long as those that were done since the first."""
+        assert self.began is not None
+        since, first = self.began
+        if done == first:
+            return ""
+        return f", about {duration((time.monotonic() - since) / (done - first) * (total - done))} left"
 
 
 def _print_list(table: pd.DataFrame, *, json: bool) -> None:

@@ -54,7 +54,10 @@ def draw_heat_map(chart: HeatMap, sheet: Sheet) -> Any:
         }
         values = values % SERIES
     else:
-        look = {"cmap": LinearSegmentedColormap.from_list("page", [LIGHT["panel"], LIGHT["accent"]])}
+        look = {
+            "cmap": LinearSegmentedColormap.from_list("page", [LIGHT["panel"], LIGHT["accent"]]),
+            "vmin": np.nanmin(values, initial=0.0),  # amounts that hardly differ look alike
+        }
     drawn = axes.imshow(values, aspect="auto", interpolation="nearest", **look)
     if not chart.categorical:
         figure.colorbar(drawn, ax=axes, label=chart.value_label)

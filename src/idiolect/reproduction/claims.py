@@ -59,7 +59,7 @@ class Claim:
     near: float | tuple[float, ...] | None = None
     margin: float = 0.0
     times: float = 1.0
-    within: float | None = None
+    within: Annotated[float, Field(ge=0)] | None = None
     panels: tuple[str, ...] | None = None
     between: tuple[float, float] | None = None
 

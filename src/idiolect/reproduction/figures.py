@@ -1,4 +1,4 @@
-"""The figures of a recipe from its played."""
+"""The figures of a recipe that was played."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -15,6 +15,7 @@ from idiolect.reproduction.claims import Moment
 from idiolect.reproduction.figure_plans import Drawing, FigurePlan
 from idiolect.reproduction.plan import Place
 from idiolect.reproduction.played import PlayedRecipe, metrics_of
+from idiolect.reproduction.quantities import words_of
 from idiolect.reproduction.recipe import kind_and_line
 from idiolect.runs.folder import RunFolder
 
@@ -177,7 +178,7 @@ def _path(played: PlayedRecipe, plan: FigurePlan, panel: str) -> Iterator[Chart]
 
 def _bars(played: PlayedRecipe, plan: FigurePlan, panel: str) -> Iterator[Chart]:
     assert plan.of is not None, "which quantity"
-    label = plan.of.replace("_", " ")
+    label = words_of(plan.of)
     groups = {
         model: {label: float(played.values(model, panel, plan.of, at=_LAST).to_numpy().mean())}
         for model in plan.models or played.plan.lines

@@ -61,6 +61,18 @@ def is_quantity(name: str) -> bool:
     return name in (*QUANTITIES, *OF_WEIGHTS) or name.partition(":")[0] in ways
 
 
+def words_of(name: str) -> str:
+    """A quantity as an axis names it.
+
+    >>> words_of("diagnostic:effective_helpers"), words_of("megabytes_of:w:delta"), words_of("own_mass")
+    ('effective helpers', 'megabytes of w, delta', 'own mass')
+    """
+    way, _, told = name.partition(":")
+    if way == DIAGNOSTIC:
+        way, told = told, ""
+    return " ".join([*way.split("_"), ", ".join(told.split(":"))]).strip()
+
+
 def measure(run: RunFolder, name: str, at: int | str) -> np.ndarray:
     """A quantity as an array; most have one number."""
     way, _, told = name.partition(":")

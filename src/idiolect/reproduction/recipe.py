@@ -80,6 +80,13 @@ class Tune:
         description="all seeds have the first one's split; else its validation rows are others' test rows",
     )
 
+    def __post_init__(self) -> None:
+        """Something to try wherever something is open."""
+        for grid in (self.grid, *self.lines.values()):
+            for setting, values in grid.items():
+                if not values:
+                    raise ValueError(f"tune must have a value to try for {setting}")
+
     @property
     def something(self) -> bool:
         """Whether anything is open."""
@@ -176,11 +183,11 @@ def recipe_names() -> list[str]:
 
 
 def recipe_text(name: str) -> str:
-    """The YAML file of a recipe, to be copied and changed."""
+    """The YAML file of a recipe of the package, to be copied and changed."""
     if name not in recipe_names():
         raise UserError(
-            f"{name!r} is neither a recipe{did_you_mean(name, recipe_names())} nor a YAML file that exists; "
-            "`idiolect reproduce --list` shows all recipes"
+            f"{name!r} is no recipe of the package{did_you_mean(name, recipe_names())}; "
+            "`idiolect reproduce --list` shows all of them"
         )
     return (_folder() / f"{name}.yaml").read_text(encoding="utf-8")
 
@@ -190,6 +197,11 @@ def find_recipe(name: str) -> Recipe:
     path = Path(name)
     if path.suffix in (".yaml", ".yml") and path.is_file():
         return _recipe(read_settings([path]), path.stem)
+    if name not in recipe_names():
+        raise UserError(
+            f"{name!r} is neither a recipe{did_you_mean(name, recipe_names())} nor a YAML file that exists; "
+            "`idiolect reproduce --list` shows all recipes"
+        )
     return read_recipe(recipe_text(name), name)
 
 

@@ -23,7 +23,9 @@ from idiolect.reproduction.play import Told, play_plans
 from idiolect.reproduction.played import PlayedRecipe
 from idiolect.reproduction.recipe import SIZES, Recipe, SizeName, find_recipe, recipe_names
 from idiolect.reproduction.record import read_record, record_of, write_record
+from idiolect.reproduction.references import refuse_unknown_names
 from idiolect.reproduction.words import verdict_words
+from idiolect.runs.config import RunConfig
 from idiolect.store.files import clear_write_errors, write_bytes
 
 OUT = Path("runs/reproduce")
@@ -64,7 +66,9 @@ def reproduce_recipes(
     """Play what is missing of some recipes, or of all if none is named, and write what came of them."""
     recipes = [find_recipe(name) for name in names or recipe_names()]
     plans = plans_of(recipes, _size(size), seeds, out)
-    _refuse_wrong_settings(plans)
+    for plan in plans:
+        _refuse_wrong_settings(plan)
+        refuse_unknown_names(plan)
     with clear_write_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     failures, late = play_plans(plans, told, jobs=jobs, budget=budget)
@@ -128,12 +132,11 @@ def _size(size: str) -> SizeName:
     raise UserError(f"size={size} is not possible: it must be {' or '.join(SIZES)}")
 
 
-def _refuse_wrong_settings(plans: Sequence[Plan]) -> None:
-    """Say what is wrong with a recipe before anything is played."""
-    for plan in plans:
-        for place in plan.places:
-            for point in plan.recipe.tune.of(place.line) or [{}]:
-                plan.config_of(place, plan.seeds[0], point)
+def _refuse_wrong_settings(plan: Plan) -> None:
+    """Say what is wrong with a recipe's settings before anything is played."""
+    for place in plan.places:
+        for point in plan.recipe.tune.of(place.line) or [{}]:
+            plan.config_of(place, plan.seeds[0], point)
 
 
 def _keep(plan: Plan) -> tuple[PlayedRecipe, dict[str, Any]]:
@@ -162,18 +165,20 @@ def _write_pages(kept: Sequence[tuple[PlayedRecipe, dict[str, Any]]], out: Path)
 
 def _is_played(plan: Plan) -> bool:
     """Whether all its runs are finished."""
-    trials = [config for tried in plan.trials.values() for _, config in tried]
-    if not all((config.folder / "summary.json").is_file() for config in trials):
+    if not all((config.folder / "summary.json").is_file() for config in _trials(plan)):
         return False
     return all((run.config.folder / "summary.json").is_file() for run in plan.runs())
+
+
+def _trials(plan: Plan) -> list[RunConfig]:
+    return [config for tried in plan.trials.values() for _, config in tried]
 
 
 def _state(plan: Plan, record: dict[str, Any] | None) -> str:
     if record is not None and record["size"] == plan.size_name:
         return "done"
-    tried = [config for trials in plan.trials.values() for _, config in trials]
-    begun = any((config.folder / "run.json").is_file() for config in tried) if tried else False
-    return "begun" if begun else "not begun"
+    first = _trials(plan) or [run.config for run in plan.runs()]
+    return "begun" if any((config.folder / "run.json").is_file() for config in first) else "not begun"
 
 
 def _data_of(recipe: Recipe) -> list[str]:

@@ -324,5 +324,8 @@ def read_seeds(value: Any, first: Any = 0) -> tuple[int, ...]:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1 and isinstance(first, int):
         return tuple(range(first, first + value))
     if isinstance(value, list) and value and all(isinstance(s, int) and s >= 0 for s in value):
+        if len(set(value)) < len(value):
+            shown = ",".join(map(str, value))
+            raise UserError(f"seeds={shown} is not possible: a seed that is played twice says nothing new")
         return tuple(value)
     raise UserError(f"seeds={value} is not possible: give how many, as seeds=5, or which, as seeds=0,1,7")

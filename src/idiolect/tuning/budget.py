@@ -44,5 +44,5 @@ def read_budget(settings: Mapping[str, Any]) -> Budget:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|min|h)", str(budget).strip())
     seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
     if seconds <= 0:
-        raise UserError(f"budget={budget} is not possible: {_HOW}; or trials=30 for each method")
+        raise UserError(f"budget={budget} is not possible: {_HOW}")
     return Budget(seconds=seconds)

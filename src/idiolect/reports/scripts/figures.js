@@ -156,7 +156,7 @@ function heatLegend(chart) {
     }
     return box;
   }
-  const [low, high] = d3.extent(values);
+  const [low, high] = heatEnds(chart);
   return element(
     "div",
     { class: "legend plain" },
@@ -171,9 +171,8 @@ function startFigure(figure) {
   const place = figure.querySelector(".drawing");
   const aside = (chart.series ?? []).filter((one) => one.aside).map((one) => one.name);
   const state = { hidden: new Set(aside), axis: chart.axes?.[0], rows: "models", zoom: { x: null, y: null } };
-  const zoom = ["Curves", "Spread", "Intervals"].includes(chart.kind)
-    ? new Zoom(state, chart.kind === "Curves", draw)
-    : null;
+  const zoom =
+    chart.kind === "Bars" ? null : new Zoom(state, ["Curves", "HeatMap"].includes(chart.kind), draw);
   const controls = element("div", { class: "controls" });
   if (chart.kind === "Curves" && chart.axes.length > 1) {
     controls.append(
