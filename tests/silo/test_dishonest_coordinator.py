@@ -138,7 +138,7 @@ def test_only_an_identical_message_is_answered_again(tmp_path: Path) -> None:
     attack = changed(work, {"down": crafted(unpack(work).trees["down"])})
     before = kept(tmp_path)
     for again in (silo, north(tmp_path)):  # the same after a restart
-        assert "was answered already, to another message" in refusal(again, attack)
+        assert "was asked for already, by another message" in refusal(again, attack)
         assert_same(answer(again, changed(work, request="other")).trees["upload"], first)
     assert kept(tmp_path) == before
 
@@ -180,6 +180,10 @@ def test_a_second_run_of_the_same_kind_is_counted(tmp_path: Path) -> None:
         ("model", None),
         ("dtype", "float16"),
         ("weight_decay", 1e300),
+        ("evaluation", {"metrics": [], "every": 0}),
+        ("evaluation", {"metrics": [], "every": "often"}),
+        ("evaluation", {"metrics": [], "every": float("nan")}),
+        ("evaluation", []),
     ],
     ids=str,
 )
@@ -260,17 +264,60 @@ def test_a_brief_that_is_not_finite_replaces_no_models(tmp_path: Path) -> None:
     assert kept(tmp_path) == before
 
 
+def states(folder: Path) -> Files:
+    """The states of its runs that a silo keeps."""
+    return {name: content for name, content in kept(folder).items() if "state-" in name}
+
+
 def test_work_that_diverges_is_not_kept(tmp_path: Path) -> None:
-    """A finite model so large that the local steps overflow: the state stays as it was."""
+    """A finite model so large that the local steps overflow: the state stays, and the run goes on."""
     silo = agreed(tmp_path)
-    works = [asked(honest("apfl"), "work", number) for number in range(2)]
+    works = [asked(honest("apfl"), "work", number) for number in range(3)]
     answer(silo, works[0])
-    before = kept(tmp_path)
+    before = states(tmp_path)
     assert "not finite" in refusal(
         silo, changed(works[1], {"down": crafted(unpack(works[1]).trees["down"], 1e200)})
     )
-    assert kept(tmp_path) == before
-    assert "refused" not in answer(silo, works[1]).header
+    assert states(tmp_path) == before
+    assert "refused" not in answer(silo, works[2]).header
+
+
+def test_whether_work_overflows_is_told_once_a_round(tmp_path: Path) -> None:
+    """Else one model after the other, each of which overflows if some row is beyond a bound, tells rows."""
+    silo = agreed(tmp_path)
+    work = asked(honest("apfl"), "work")
+    trees = unpack(work).trees
+    first = changed(work, {"down": crafted(trees["down"], 1e200)})
+    probes = [
+        changed(work, {"down": crafted(trees["down"], 1e199)}),
+        changed(work, {"down": crafted(trees["down"], 1e200), "first": crafted(trees["first"])}),
+        work,
+    ]
+    assert "not finite" in refusal(silo, first)
+    for again in (silo, north(tmp_path)):  # the same after a restart
+        for probe in probes:
+            assert "was asked for already, by another message" in refusal(again, probe)
+        assert "not finite" in refusal(again, first)
+
+
+def test_a_silo_that_was_killed_at_work_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was asked is known, and the answer is that of a silo that was not."""
+    works = [asked(honest("apfl"), "work", number) for number in range(2)]
+    undisturbed = [answer(silo := agreed(tmp_path / "a"), works[0]), answer(silo, works[1])]
+    killed = agreed(tmp_path / "b")
+    with monkeypatch.context() as patch:
+        patch.setattr(killed._engagement(unpack(works[0]).header["run"]).engine, "work", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            killed.answer(works[0])
+    restarted = north(tmp_path / "b")
+    for work, expected in zip(works, undisturbed, strict=True):
+        assert_same(answer(restarted, work).trees["upload"], expected.trees["upload"])
+
+
+def _killed(*_: Any) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("which", ["down", "first", "brief"])
@@ -345,11 +392,26 @@ def test_evaluations_follow_the_run(tmp_path: Path) -> None:
     for number in range(2):
         answer(silo, asked(honest("apfl"), "work", number))
     assert "refused" not in answer(silo, late).header
-    assert "past" in refusal(silo, changed(late, round=1))
+    assert "past" in refusal(silo, changed(late, round=0))
     silo = agreed(tmp_path / "skipped")  # it was not asked in round 1
     answer(silo, asked(honest("apfl"), "work"))
     answer(silo, late)
     assert "past" in refusal(silo, asked(honest("apfl"), "work", 1))
+
+
+def test_evaluations_are_those_that_were_agreed(tmp_path: Path) -> None:
+    """With `evaluation.every: 2` of three rounds: at first, after the second and after the last."""
+    messages = honest("fedavg")
+    silo = north(tmp_path)
+    answer(silo, asked(messages, "hello"))
+    look = asked(messages, "evaluate")
+    headers = [unpack(message).header for message in messages]
+    assert [header["round"] for header in headers if header["ask"] == "evaluate"] == [0, 2, 3]
+    assert "refused" not in answer(silo, look).header
+    assert "an evaluation after round 1 was not agreed, but with evaluation.every=2" in refusal(
+        silo, changed(look, round=1)
+    )
+    assert all("refused" not in answer(silo, changed(look, round=done)).header for done in (2, 3))
 
 
 def test_metrics_are_rounded_and_of_enough_rows(tmp_path: Path) -> None:
@@ -419,6 +481,25 @@ def test_codes_are_no_histogram(tmp_path: Path) -> None:
     assert not {
         int(age) for age in header.get("summary", {"target": {"counts": ()}})["target"]["counts"]
     } & set(ages[ages < 5].index)
+
+
+@pytest.mark.parametrize("first", [(), ("age",)], ids=["numbers first", "codes first"])
+def test_numbers_and_codes_together_would_show_rare_values(first: tuple[str, ...], tmp_path: Path) -> None:
+    """The sum of all ages, less that of those which five and more rows have, is the oldest patient's."""
+    table = pd.DataFrame({"age": [30] * 40 + [50] * 59 + [97], "outcome": ["a", "b"] * 50})
+    everything = {"fractions": [1.0, 0.0, 0.0], "missing": "impute"}
+    silo = north(tmp_path, table, limits=Limits())
+    second = () if first else ("age",)
+    told = [ask_summary(silo, categories=list(codes), **everything) for codes in (first, second)]
+    assert "refused" not in told[0]
+    if "refused" not in told[1]:
+        columns = {column["kind"]: column for header in told for column in header["summary"]["columns"]}
+        moments, counts = columns["number"]["moments"], columns["category"]["counts"]
+        rest = moments["count"] * moments["mean"] - sum(float(age) * n for age, n in counts.items())
+        pytest.fail(f"the oldest patient is {rest:.0f}")
+    assert "'age'" in told[1]["refused"]
+    assert "refused" in ask_summary(north(tmp_path, table), categories=list(second), **everything)
+    assert ask_summary(silo, categories=list(first), **everything)["summary"] == told[0]["summary"]
 
 
 @pytest.mark.parametrize(
