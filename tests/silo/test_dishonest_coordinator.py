@@ -426,20 +426,41 @@ def test_metrics_are_rounded_and_of_enough_rows(tmp_path: Path) -> None:
     assert "metrics" not in answer(few, asked(honest("apfl"), "evaluate")).trees  # 4 validation, 4 test rows
 
 
-def test_metrics_of_a_class_are_of_enough_of_its_rows(tmp_path: Path) -> None:
-    """A recall tells whether there is a patient with a rare outcome, and what a model takes it for."""
-    table = pd.DataFrame({"age": np.arange(100.0), "outcome": ["yes", "no"] * 50})
-    table.loc[::40, "outcome"] = "rare"
+def told_metrics(table: pd.DataFrame, metrics: list[str], folder: Path) -> set[str]:
+    """The metrics that silos tell of classes no, rare and yes, where they need five rows."""
     classes = ["no", "rare", "yes"]
     rows = {"target": "outcome", "classes": classes, "columns": {"age": {"mean": 50, "scale": 30}}}
-    settings = {**config({"name": "fedavg", "local_steps": 1}, evaluation={"metrics": ["recall:each"]})}
-    served = serve_settings({**settings, "silos": ["north", "south"], "schema": rows}, tmp_path)
-    link = Direct({name: Silo(name, table, tmp_path / name, Limits(metric_rows=5)) for name in served.silos})
-    run = ServedRun.create(tmp_path / "run", served)
+    settings = config({"name": "fedavg", "local_steps": 1}, rounds=1, evaluation={"metrics": metrics})
+    served = serve_settings({**settings, "silos": ["north", "south"], "schema": rows}, folder)
+    link = Direct({name: Silo(name, table, folder / name, Limits(metric_rows=5)) for name in served.silos})
+    run = ServedRun.create(folder / "run", served)
     coordinate(run, link)
     told = run.folder.metrics()
-    assert {"recall:yes", "recall:no", "accuracy"} <= set(told[told.value.notna()].metric)
-    assert "recall:rare" not in set(told.metric)
+    return set(told[told.value.notna()].metric)
+
+
+def some_rows(rare: slice) -> pd.DataFrame:
+    table = pd.DataFrame({"age": np.arange(100.0), "outcome": ["yes", "no"] * 50})
+    table.loc[rare, "outcome"] = "rare"
+    return table
+
+
+def test_metrics_of_a_class_are_of_enough_of_its_rows(tmp_path: Path) -> None:
+    """A recall tells whether there is a patient with a rare outcome, and what a model takes it for."""
+    told = told_metrics(some_rows(slice(None, None, 40)), ["recall:each"], tmp_path)
+    assert {"recall:yes", "recall:no", "accuracy"} <= told
+    assert "recall:rare" not in told
+
+
+@pytest.mark.parametrize("step", [40, 1000], ids=["rare", "absent"])
+def test_metrics_by_classes_are_of_enough_rows_of_each(step: int, tmp_path: Path) -> None:
+    """A model that always says no has a balanced accuracy of 1/2, or of 1/3 if there is a rare one."""
+    by_classes = {"balanced_accuracy", "auc", "average_precision", "f1"}
+    others = {"loss", "accuracy", "log_loss", "calibration_error"}
+    asked_for = sorted(by_classes | others)
+    assert told_metrics(some_rows(slice(1, None, step)), asked_for, tmp_path / "few") == others
+    many = told_metrics(some_rows(slice(None, None, 3)), asked_for, tmp_path / "many")
+    assert many == by_classes | others
 
 
 # ---- summaries

@@ -272,7 +272,11 @@ class Engagement:
     def _metrics(self, models: Tree, site: Site) -> Tree:
         """What is told: of a class as of all, not where too few rows are behind it."""
         rows, objective = site.all_rows, site.objective
-        told = [m for m in self.measures.metrics if _rows_behind(m, rows) >= self.limits.metric_rows]
+        told = [
+            metric
+            for metric in self.measures.metrics
+            if _rows_behind(metric, rows, objective.task.classes) >= self.limits.metric_rows
+        ]
 
         def shown(value: Tensor) -> Tensor:
             return torch.tensor(rounded(float(value), self.limits.metric_digits), dtype=torch.float64)
@@ -317,11 +321,13 @@ def _require_usable(content: Tree, like: Tree, what: str) -> None:
     require_finite(content, what)
 
 
-def _rows_behind(metric: Metric, rows: Batch) -> int:
-    """How many rows a metric is of."""
-    if metric.class_number is None:
-        return len(rows.targets)
-    return int((rows.targets == metric.class_number).sum())
+def _rows_behind(metric: Metric, rows: Batch, classes: int) -> int:
+    """How many rows a metric is of; of one by classes the fewest, as if what does not occur were rare."""
+    if metric.by_classes:
+        return int(rows.targets.bincount(minlength=classes).clamp_min(1).min())
+    if metric.class_number is not None:
+        return int((rows.targets == metric.class_number).sum())
+    return len(rows.targets)
 
 
 def _tells_losses(upload: Message) -> bool:
