@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 import idiolect
@@ -286,11 +287,11 @@ def test_what_cannot_be_is_said_in_a_sentence(settings: dict[str, Any], sentence
 
 def one_step(**settings: Any) -> np.ndarray:
     """The shared model after one step of rate 1 of one client with all of its rows, flat."""
-    table = settings.pop("table", TABLE)
+    data = {"name": settings.pop("table", TABLE), "client": "site", "target": "outcome"}
     result = idiolect.train(
         "fedavg",
-        {"name": table, "client": "site", "target": "outcome", "fractions": (1.0, 0.0, 0.0)},
-        "linear",
+        {**data, "fractions": (1.0, 0.0, 0.0), **settings.pop("data", {})},
+        settings.pop("model", "linear"),
         **{
             "rounds": 1,
             "local_steps": 1,
@@ -321,8 +322,10 @@ HALF: dict[str, Any] = {"noise": 200.0, "clip": 0.5}
         {"privacy": {**OF_ROWS["privacy"], **HALF}},
         {"weight_decay": 0.1},
         {"clip": 1000.0},
+        {"participation": {"lost_replies": 1e-9}},
+        {"data": {"class_weights": {"yes": 2.0}}},
     ],
-    ids=["rows", "privacy", "weight decay", "clip"],
+    ids=["rows", "privacy", "weight decay", "clip", "participation", "class weights"],
 )
 @pytest.mark.parametrize("unit", [OF_ROWS, OF_SILOS], ids=["row", "silo"])
 def test_trainings_that_differ_in_anything_have_noise_of_their_own(
@@ -339,6 +342,24 @@ def test_trainings_that_differ_in_anything_have_noise_of_their_own(
     deviation = 100.0 / (20 if unit is OF_ROWS else 1)
     assert np.std(one) == pytest.approx(deviation, rel=0.35)
     assert np.std(another - one) == pytest.approx(2**0.5 * deviation, rel=0.35)
+
+
+@pytest.mark.parametrize("unit", [OF_ROWS, OF_SILOS], ids=["row", "silo"])
+def test_trainings_that_begin_elsewhere_have_noise_of_their_own(unit: dict[str, Any], tmp_path: Path) -> None:
+    """Models that no setting tells from each other: of one class, or of one file at different times."""
+    models, moves = [torch.nn.Linear(40, 1).double() for _ in range(2)], []
+    for model in models:
+        start = torch.cat([value.detach().ravel() for value in model.parameters()]).numpy()
+        moves.append(one_step(**unit, model=model) - start)
+        named = {f"linear.{name}": value for name, value in model.state_dict().items()}
+        save_file(named, tmp_path / "first.safetensors")
+        from_file = {"name": "linear", "weights": str(tmp_path / "first.safetensors")}
+        moves.append(one_step(**unit, model=from_file) - start)
+    deviation = 100.0 / (20 if unit is OF_ROWS else 1)
+    for place, move in enumerate(moves):
+        assert np.std(move) == pytest.approx(deviation, rel=0.35)
+        for other in moves[:place]:
+            assert np.std(move - other) == pytest.approx(2**0.5 * deviation, rel=0.35)
 
 
 def test_rates_that_are_left_open_look_at_no_rows() -> None:
