@@ -18,6 +18,7 @@ from idiolect.core.exchange import Epochs
 from idiolect.errors import DivergenceError, UserError
 from idiolect.methods.catalogue import METHODS
 from idiolect.methods.fedavg import FedAvg
+from idiolect.methods.local import Local
 from idiolect.privacy.accounting import Release, batch_release, epsilon_of
 from idiolect.runs.config import resolve
 from idiolect.runs.decisions import decide
@@ -425,6 +426,33 @@ def test_newcomers_who_would_spend_too_much_are_refused_before_the_run(tmp_path:
             method="pfedkm", out=str(tmp_path / "run"), **SMALL, **ROW, **{"newcomers.clients": known[0]}
         )
     assert not (tmp_path / "run").exists()
+
+
+def test_newcomers_draw_batches_of_their_own_in_each_training() -> None:
+    """From the first model, which may be the reported one, and alone: else two releases had one sample."""
+    data = idiolect.load("vowels")
+    trained = idiolect.train(
+        "fedavg", data.subset(range(3)), "linear", rounds=1, local_steps=1, batch_size=6,
+        privacy={"unit": "row", "noise": 10.0},
+    ).simulation  # fmt: skip
+    others = data.subset([4])
+    batches = [
+        simulation.engine.setting.batches
+        for simulation in (
+            trained.newcomers(others, round_number=0, trained=False),
+            trained.with_others(Local(learning_rate=0.1, local_steps=1), others),
+        )
+    ]
+    sizes = others.train.sizes
+    drawn = [
+        batch.draw(torch.tensor([0]), 0, torch.arange(400), int(batch.widths[0])).sort(-1).values
+        for batch in batches
+    ]
+    chance = 6 / int(sizes[0])
+    members = [(rows[:, :, None] == others.train.index).any(1).double() for rows in drawn]
+    assert all(float(each.mean()) == pytest.approx(chance, abs=0.02) for each in members)
+    both = float((members[0] * members[1]).mean())
+    assert both == pytest.approx(chance**2, abs=0.02)  # independent; of the same sample it is `chance`
 
 
 def test_newcomers_noise_is_that_of_no_client_and_of_no_other_newcomer() -> None:
