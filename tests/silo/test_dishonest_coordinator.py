@@ -548,6 +548,28 @@ def test_a_table_is_not_probed_with_one_schema_after_the_other(tmp_path: Path) -
     assert all("and says no more" in sentence for sentence in sentences[3:])
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"scale": 0}, {"scale": -1.0}, {"scale": "1"}, {"scale": True}, {"mean": "x"}, {"mean": 10**400}],
+    ids=str,
+)
+@pytest.mark.parametrize("whose", ["column", "target"])
+def test_columns_are_not_divided_by_nothing(whose: str, change: dict[str, Any], tmp_path: Path) -> None:
+    """By zero all values but the mean are infinite, so that work which is refused would tell it."""
+    hello = asked(honest("apfl"), "hello")
+    schema = unpack(hello).header["schema"]
+    rows = schema["rows"]
+    if whose == "column":
+        rows = {**rows, "columns": [{**rows["columns"][0], **change}, *rows["columns"][1:]]}
+    else:
+        rows = {**rows, **{f"target_{name}": value for name, value in change.items()}}
+    sentence = refusal(north(tmp_path), changed(hello, schema={**schema, "rows": rows}))
+    (name,) = change
+    place = "schema.columns.age." if whose == "column" else "schema.target_"
+    assert f"{place}{name}={change[name]!r} is not possible" in sentence
+    assert not kept(tmp_path)
+
+
 def test_what_is_refused_shows_no_value_of_the_table(tmp_path: Path) -> None:
     table = own_rows("north")
     table["age"] = table.age.astype(object)
