@@ -217,7 +217,7 @@ def test_a_malformed_hello_is_refused(key: str, value: Any, tmp_path: Path) -> N
 
 def test_losses_are_metrics(tmp_path: Path) -> None:
     silo = north(tmp_path, shares_metrics=False)
-    for method in ("drfa", "agnostic-apfl"):
+    for method in ("drfa", "agnostic-apfl", "fedfomo"):
         assert "--no-share-metrics" in refusal(silo, asked(honest(method), "hello"))
     work = asked(honest("drfa"), "work", 1)
     assert unpack(work).header["exchange"]["object"].endswith("DRFALosses")
@@ -461,6 +461,27 @@ def test_metrics_by_classes_are_of_enough_rows_of_each(step: int, tmp_path: Path
     assert told_metrics(some_rows(slice(1, None, step)), asked_for, tmp_path / "few") == others
     many = told_metrics(some_rows(slice(None, None, 3)), asked_for, tmp_path / "many")
     assert many == by_classes | others
+
+
+# ---- what uploads are of
+
+
+@pytest.mark.parametrize("method", ["fedproto", "fedpac"])
+def test_sums_over_a_class_are_of_enough_rows(method: str, tmp_path: Path) -> None:
+    """The sum of one row is that row, and the coordinator says what a class is: an age, or a postal code."""
+    hello = asked(honest(method), "hello")
+    all_for_training = changed(hello, schema={**unpack(hello).header["schema"], "fractions": [1.0, 0.0, 0.0]})
+    table = pd.concat([own_rows("north")] * 4, ignore_index=True)
+    common = table.assign(outcome=["better", "same"] * (len(table) // 2))
+    rare = common.assign(outcome=["worse", *common.outcome[1:]])
+    assert "refused" not in answer(north(tmp_path / "a", common, limits=Limits()), all_for_training).header
+    silo = north(tmp_path / "b", rare, limits=Limits())
+    sentence = refusal(silo, all_for_training)
+    assert "a class has fewer than 4 of them here (--min-batch)" in sentence
+    assert "worse" not in sentence
+    assert json.loads((tmp_path / "b" / "misfits.json").read_text()) == {"count": 1}
+    assert "refused" not in answer(north(tmp_path / "c", rare), all_for_training).header  # it says otherwise
+    assert "refused" not in answer(silo, asked(honest("fedavg"), "hello")).header
 
 
 # ---- summaries

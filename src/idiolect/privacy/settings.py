@@ -15,8 +15,8 @@ from idiolect.core.hyper import STRICT
 
 _EPSILON = "the privacy that the planned work may cost: the noise follows from it"
 _DELTA = "the probability with which that need not hold"
-# Squares of shorter gradients vanish in single precision, and with them what would have to be shortened; those
-# of longer ones are infinite.
+# Squares of shorter gradients vanish in single precision, and with them what would have to be shortened;
+# those of longer ones are infinite.
 _SHORTEST_CLIP, _LONGEST_CLIP = 1e-9, 1e18
 _NOISE = "the noise's standard deviation by the clip, in place of epsilon; None: what epsilon needs"
 

@@ -6,6 +6,7 @@ other is answered in its place, also where the work was refused: that tells some
 """
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -22,6 +23,7 @@ from idiolect.data.federation import Federation, Rows
 from idiolect.engines.sequential import Assignment, Sequential
 from idiolect.errors import UserError
 from idiolect.evaluation.metrics import PARTS, Metric, row_metrics, rows_of
+from idiolect.methods._classes import ClassSums
 from idiolect.models import CATALOGUE as MODELS
 from idiolect.models import outline_model
 from idiolect.privacy.row_gradients import counting_gradients
@@ -43,6 +45,7 @@ from idiolect.silo.secure.agreement import Credentials, evaluation_label, silo_s
 from idiolect.silo.secure.metric_sums import entries, metric_numbers
 from idiolect.silo.secure.summands import numbers_of
 from idiolect.silo.serve_settings import INCOMPLETE_WORK, agreed_config
+from idiolect.silo.table_problems import Problem, refuse_problems
 from idiolect.silo.vault import Asked, Position, RunVault
 from idiolect.silo.wire import Packet, digest, pack, rebuild_object
 
@@ -93,6 +96,7 @@ class Engagement:
         self.exchanges = AgreedExchanges(config, schema, clients, model_bytes, weights)
         for agreed in self.exchanges.of_first_round():
             self._require_shared(agreed.upload)
+            self._require_common_classes(agreed.upload)
 
     @property
     def rows(self) -> dict[str, int]:
@@ -302,6 +306,19 @@ class Engagement:
                 "tell its losses"
             )
 
+    def _require_common_classes(self, upload: Message) -> None:
+        """Refuse to tell sums over classes, one of which has so few rows that its sum comes close to them."""
+        if not _sums_classes(upload):
+            return
+        federation, fewest = self.setting.federation, self.limits.batch
+        counts = federation.targets[federation.train.index].bincount()
+        if rare := [
+            federation.class_names[place] for place, n in enumerate(counts.tolist()) if 0 < n < fewest
+        ]:
+            why = f"{self.setting.method.name} tells sums over the training rows of each class"
+            told = f"{why}, and a class has fewer than {fewest} of them here (--min-batch)"
+            refuse_problems([Problem(f"{told}: {', '.join(rare)}", told)])
+
 
 def echo(header: dict[str, Any]) -> dict[str, Any]:
     """What tells which request a reply belongs to."""
@@ -331,8 +348,16 @@ def _rows_behind(metric: Metric, rows: Batch, classes: int) -> int:
 
 
 def _tells_losses(upload: Message) -> bool:
-    """Whether a part of an upload is called a loss."""
-    return any("loss" in name.lower().split(tree.PATH_SEPARATOR) for name in tree.to_named(upload))
+    """Whether a part of an upload is called a loss, or something of losses."""
+    parts = (part for name in tree.to_named(upload) for part in name.lower().split(tree.PATH_SEPARATOR))
+    return any({"loss", "losses"} & set(part.split("_")) for part in parts)
+
+
+def _sums_classes(node: Tree) -> bool:
+    """Whether sums over the rows of each class are part of an upload."""
+    if isinstance(node, Tensor | ClassSums):
+        return isinstance(node, ClassSums)
+    return any(map(_sums_classes, node.values() if isinstance(node, Mapping) else node))
 
 
 def _fingerprint(federation: Federation) -> str:
