@@ -8,7 +8,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from idiolect.core import tree
+from idiolect.core import rng, tree
 from idiolect.core.around import MethodAround
 from idiolect.core.device import find_device, to_device, to_host
 from idiolect.core.exchange import ClientState, LocalWork, Message, ServerState, Site
@@ -178,17 +178,18 @@ class Simulation:
     ) -> "Simulation":
         """Another method on other clients, before its first round; first model, seed and engine are these.
 
-        Where rows are hidden, so are theirs.
+        Where rows are hidden, so are theirs. Each of their trainings then draws batches of its own: what it
+        costs is counted as if none of the others had the same.
 
         They are few, and computed in this process: where Ray's workers have all processors, others would wait
         for these for ever.
         """
         setting, choice = self.engine.setting, self._engine_choice
         if (private := row_privacy_of(self.method)) is not None:
-            method = private.for_others(method, fingerprint(federation))
+            method = private = private.for_others(method, fingerprint(federation))
         if isinstance(choice, RayEngineChoice):
             choice = HereEngine(optimise=choice.optimise)
-        return Simulation(
+        others = Simulation(
             method,
             setting.objective.module,
             federation,
@@ -201,6 +202,9 @@ class Simulation:
             round_steps=round_steps,
             device=setting.device,
         )
+        if private is not None:
+            others.engine.setting.draw_by(rng.generator_seed(rng.key(setting.seed, private.origin)))
+        return others
 
     def clients(self, ids: Tensor | None = None) -> ClientState:
         """The stacked states of some clients, or of all."""

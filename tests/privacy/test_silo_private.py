@@ -99,7 +99,7 @@ def test_rounding_makes_no_change_longer_than_the_clip(engine: Any) -> None:
 
 
 @pytest.mark.parametrize("unit", [RowPrivacy, SiloPrivacy])
-@pytest.mark.parametrize("clip", [1e-22, 5e-324, 0.0, -1.0])
+@pytest.mark.parametrize("clip", [1e-22, 5e-324, 0.0, -1.0, 1e20, 1e300])
 def test_a_clip_whose_square_single_precision_has_not_is_refused(unit: Any, clip: float) -> None:
     """Of 10,000 entries of 2e-23 each square is zero there, so 2e-21 would count as no longer than 1e-22."""
     with pytest.raises(ValidationError, match="clip"):

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 import idiolect
@@ -17,6 +18,7 @@ from idiolect.core.exchange import Epochs
 from idiolect.errors import DivergenceError, UserError
 from idiolect.methods.catalogue import METHODS
 from idiolect.methods.fedavg import FedAvg
+from idiolect.methods.local import Local
 from idiolect.privacy.accounting import Release, batch_release, epsilon_of
 from idiolect.runs.config import resolve
 from idiolect.runs.decisions import decide
@@ -286,11 +288,11 @@ def test_what_cannot_be_is_said_in_a_sentence(settings: dict[str, Any], sentence
 
 def one_step(**settings: Any) -> np.ndarray:
     """The shared model after one step of rate 1 of one client with all of its rows, flat."""
-    table = settings.pop("table", TABLE)
+    data = {"name": settings.pop("table", TABLE), "client": "site", "target": "outcome"}
     result = idiolect.train(
         "fedavg",
-        {"name": table, "client": "site", "target": "outcome", "fractions": (1.0, 0.0, 0.0)},
-        "linear",
+        {**data, "fractions": (1.0, 0.0, 0.0), **settings.pop("data", {})},
+        settings.pop("model", "linear"),
         **{
             "rounds": 1,
             "local_steps": 1,
@@ -321,8 +323,10 @@ HALF: dict[str, Any] = {"noise": 200.0, "clip": 0.5}
         {"privacy": {**OF_ROWS["privacy"], **HALF}},
         {"weight_decay": 0.1},
         {"clip": 1000.0},
+        {"participation": {"lost_replies": 1e-9}},
+        {"data": {"class_weights": {"yes": 2.0}}},
     ],
-    ids=["rows", "privacy", "weight decay", "clip"],
+    ids=["rows", "privacy", "weight decay", "clip", "participation", "class weights"],
 )
 @pytest.mark.parametrize("unit", [OF_ROWS, OF_SILOS], ids=["row", "silo"])
 def test_trainings_that_differ_in_anything_have_noise_of_their_own(
@@ -339,6 +343,24 @@ def test_trainings_that_differ_in_anything_have_noise_of_their_own(
     deviation = 100.0 / (20 if unit is OF_ROWS else 1)
     assert np.std(one) == pytest.approx(deviation, rel=0.35)
     assert np.std(another - one) == pytest.approx(2**0.5 * deviation, rel=0.35)
+
+
+@pytest.mark.parametrize("unit", [OF_ROWS, OF_SILOS], ids=["row", "silo"])
+def test_trainings_that_begin_elsewhere_have_noise_of_their_own(unit: dict[str, Any], tmp_path: Path) -> None:
+    """Models that no setting tells from each other: of one class, or of one file at different times."""
+    models, moves = [torch.nn.Linear(40, 1).double() for _ in range(2)], []
+    for model in models:
+        start = torch.cat([value.detach().ravel() for value in model.parameters()]).numpy()
+        moves.append(one_step(**unit, model=model) - start)
+        named = {f"linear.{name}": value for name, value in model.state_dict().items()}
+        save_file(named, tmp_path / "first.safetensors")
+        from_file = {"name": "linear", "weights": str(tmp_path / "first.safetensors")}
+        moves.append(one_step(**unit, model=from_file) - start)
+    deviation = 100.0 / (20 if unit is OF_ROWS else 1)
+    for place, move in enumerate(moves):
+        assert np.std(move) == pytest.approx(deviation, rel=0.35)
+        for other in moves[:place]:
+            assert np.std(move - other) == pytest.approx(2**0.5 * deviation, rel=0.35)
 
 
 def test_rates_that_are_left_open_look_at_no_rows() -> None:
@@ -404,6 +426,33 @@ def test_newcomers_who_would_spend_too_much_are_refused_before_the_run(tmp_path:
             method="pfedkm", out=str(tmp_path / "run"), **SMALL, **ROW, **{"newcomers.clients": known[0]}
         )
     assert not (tmp_path / "run").exists()
+
+
+def test_newcomers_draw_batches_of_their_own_in_each_training() -> None:
+    """From the first model, which may be the reported one, and alone: else two releases had one sample."""
+    data = idiolect.load("vowels")
+    trained = idiolect.train(
+        "fedavg", data.subset(range(3)), "linear", rounds=1, local_steps=1, batch_size=6,
+        privacy={"unit": "row", "noise": 10.0},
+    ).simulation  # fmt: skip
+    others = data.subset([4])
+    batches = [
+        simulation.engine.setting.batches
+        for simulation in (
+            trained.newcomers(others, round_number=0, trained=False),
+            trained.with_others(Local(learning_rate=0.1, local_steps=1), others),
+        )
+    ]
+    sizes = others.train.sizes
+    drawn = [
+        batch.draw(torch.tensor([0]), 0, torch.arange(400), int(batch.widths[0])).sort(-1).values
+        for batch in batches
+    ]
+    chance = 6 / int(sizes[0])
+    members = [(rows[:, :, None] == others.train.index).any(1).double() for rows in drawn]
+    assert all(float(each.mean()) == pytest.approx(chance, abs=0.02) for each in members)
+    both = float((members[0] * members[1]).mean())
+    assert both == pytest.approx(chance**2, abs=0.02)  # independent; of the same sample it is `chance`
 
 
 def test_newcomers_noise_is_that_of_no_client_and_of_no_other_newcomer() -> None:

@@ -138,7 +138,7 @@ def test_only_an_identical_message_is_answered_again(tmp_path: Path) -> None:
     attack = changed(work, {"down": crafted(unpack(work).trees["down"])})
     before = kept(tmp_path)
     for again in (silo, north(tmp_path)):  # the same after a restart
-        assert "was answered already, to another message" in refusal(again, attack)
+        assert "was asked for already, by another message" in refusal(again, attack)
         assert_same(answer(again, changed(work, request="other")).trees["upload"], first)
     assert kept(tmp_path) == before
 
@@ -180,6 +180,10 @@ def test_a_second_run_of_the_same_kind_is_counted(tmp_path: Path) -> None:
         ("model", None),
         ("dtype", "float16"),
         ("weight_decay", 1e300),
+        ("evaluation", {"metrics": [], "every": 0}),
+        ("evaluation", {"metrics": [], "every": "often"}),
+        ("evaluation", {"metrics": [], "every": float("nan")}),
+        ("evaluation", []),
     ],
     ids=str,
 )
@@ -213,7 +217,7 @@ def test_a_malformed_hello_is_refused(key: str, value: Any, tmp_path: Path) -> N
 
 def test_losses_are_metrics(tmp_path: Path) -> None:
     silo = north(tmp_path, shares_metrics=False)
-    for method in ("drfa", "agnostic-apfl"):
+    for method in ("drfa", "agnostic-apfl", "fedfomo"):
         assert "--no-share-metrics" in refusal(silo, asked(honest(method), "hello"))
     work = asked(honest("drfa"), "work", 1)
     assert unpack(work).header["exchange"]["object"].endswith("DRFALosses")
@@ -260,17 +264,60 @@ def test_a_brief_that_is_not_finite_replaces_no_models(tmp_path: Path) -> None:
     assert kept(tmp_path) == before
 
 
+def states(folder: Path) -> Files:
+    """The states of its runs that a silo keeps."""
+    return {name: content for name, content in kept(folder).items() if "state-" in name}
+
+
 def test_work_that_diverges_is_not_kept(tmp_path: Path) -> None:
-    """A finite model so large that the local steps overflow: the state stays as it was."""
+    """A finite model so large that the local steps overflow: the state stays, and the run goes on."""
     silo = agreed(tmp_path)
-    works = [asked(honest("apfl"), "work", number) for number in range(2)]
+    works = [asked(honest("apfl"), "work", number) for number in range(3)]
     answer(silo, works[0])
-    before = kept(tmp_path)
+    before = states(tmp_path)
     assert "not finite" in refusal(
         silo, changed(works[1], {"down": crafted(unpack(works[1]).trees["down"], 1e200)})
     )
-    assert kept(tmp_path) == before
-    assert "refused" not in answer(silo, works[1]).header
+    assert states(tmp_path) == before
+    assert "refused" not in answer(silo, works[2]).header
+
+
+def test_whether_work_overflows_is_told_once_a_round(tmp_path: Path) -> None:
+    """Else one model after the other, each of which overflows if some row is beyond a bound, tells rows."""
+    silo = agreed(tmp_path)
+    work = asked(honest("apfl"), "work")
+    trees = unpack(work).trees
+    first = changed(work, {"down": crafted(trees["down"], 1e200)})
+    probes = [
+        changed(work, {"down": crafted(trees["down"], 1e199)}),
+        changed(work, {"down": crafted(trees["down"], 1e200), "first": crafted(trees["first"])}),
+        work,
+    ]
+    assert "not finite" in refusal(silo, first)
+    for again in (silo, north(tmp_path)):  # the same after a restart
+        for probe in probes:
+            assert "was asked for already, by another message" in refusal(again, probe)
+        assert "not finite" in refusal(again, first)
+
+
+def test_a_silo_that_was_killed_at_work_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was asked is known, and the answer is that of a silo that was not."""
+    works = [asked(honest("apfl"), "work", number) for number in range(2)]
+    undisturbed = [answer(silo := agreed(tmp_path / "a"), works[0]), answer(silo, works[1])]
+    killed = agreed(tmp_path / "b")
+    with monkeypatch.context() as patch:
+        patch.setattr(killed._engagement(unpack(works[0]).header["run"]).engine, "work", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            killed.answer(works[0])
+    restarted = north(tmp_path / "b")
+    for work, expected in zip(works, undisturbed, strict=True):
+        assert_same(answer(restarted, work).trees["upload"], expected.trees["upload"])
+
+
+def _killed(*_: Any) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("which", ["down", "first", "brief"])
@@ -345,11 +392,26 @@ def test_evaluations_follow_the_run(tmp_path: Path) -> None:
     for number in range(2):
         answer(silo, asked(honest("apfl"), "work", number))
     assert "refused" not in answer(silo, late).header
-    assert "past" in refusal(silo, changed(late, round=1))
+    assert "past" in refusal(silo, changed(late, round=0))
     silo = agreed(tmp_path / "skipped")  # it was not asked in round 1
     answer(silo, asked(honest("apfl"), "work"))
     answer(silo, late)
     assert "past" in refusal(silo, asked(honest("apfl"), "work", 1))
+
+
+def test_evaluations_are_those_that_were_agreed(tmp_path: Path) -> None:
+    """With `evaluation.every: 2` of three rounds: at first, after the second and after the last."""
+    messages = honest("fedavg")
+    silo = north(tmp_path)
+    answer(silo, asked(messages, "hello"))
+    look = asked(messages, "evaluate")
+    headers = [unpack(message).header for message in messages]
+    assert [header["round"] for header in headers if header["ask"] == "evaluate"] == [0, 2, 3]
+    assert "refused" not in answer(silo, look).header
+    assert "an evaluation after round 1 was not agreed, but with evaluation.every=2" in refusal(
+        silo, changed(look, round=1)
+    )
+    assert all("refused" not in answer(silo, changed(look, round=done)).header for done in (2, 3))
 
 
 def test_metrics_are_rounded_and_of_enough_rows(tmp_path: Path) -> None:
@@ -364,20 +426,62 @@ def test_metrics_are_rounded_and_of_enough_rows(tmp_path: Path) -> None:
     assert "metrics" not in answer(few, asked(honest("apfl"), "evaluate")).trees  # 4 validation, 4 test rows
 
 
-def test_metrics_of_a_class_are_of_enough_of_its_rows(tmp_path: Path) -> None:
-    """A recall tells whether there is a patient with a rare outcome, and what a model takes it for."""
-    table = pd.DataFrame({"age": np.arange(100.0), "outcome": ["yes", "no"] * 50})
-    table.loc[::40, "outcome"] = "rare"
+def told_metrics(table: pd.DataFrame, metrics: list[str], folder: Path) -> set[str]:
+    """The metrics that silos tell of classes no, rare and yes, where they need five rows."""
     classes = ["no", "rare", "yes"]
     rows = {"target": "outcome", "classes": classes, "columns": {"age": {"mean": 50, "scale": 30}}}
-    settings = {**config({"name": "fedavg", "local_steps": 1}, evaluation={"metrics": ["recall:each"]})}
-    served = serve_settings({**settings, "silos": ["north", "south"], "schema": rows}, tmp_path)
-    link = Direct({name: Silo(name, table, tmp_path / name, Limits(metric_rows=5)) for name in served.silos})
-    run = ServedRun.create(tmp_path / "run", served)
+    settings = config({"name": "fedavg", "local_steps": 1}, rounds=1, evaluation={"metrics": metrics})
+    served = serve_settings({**settings, "silos": ["north", "south"], "schema": rows}, folder)
+    link = Direct({name: Silo(name, table, folder / name, Limits(metric_rows=5)) for name in served.silos})
+    run = ServedRun.create(folder / "run", served)
     coordinate(run, link)
     told = run.folder.metrics()
-    assert {"recall:yes", "recall:no", "accuracy"} <= set(told[told.value.notna()].metric)
-    assert "recall:rare" not in set(told.metric)
+    return set(told[told.value.notna()].metric)
+
+
+def some_rows(rare: slice) -> pd.DataFrame:
+    table = pd.DataFrame({"age": np.arange(100.0), "outcome": ["yes", "no"] * 50})
+    table.loc[rare, "outcome"] = "rare"
+    return table
+
+
+def test_metrics_of_a_class_are_of_enough_of_its_rows(tmp_path: Path) -> None:
+    """A recall tells whether there is a patient with a rare outcome, and what a model takes it for."""
+    told = told_metrics(some_rows(slice(None, None, 40)), ["recall:each"], tmp_path)
+    assert {"recall:yes", "recall:no", "accuracy"} <= told
+    assert "recall:rare" not in told
+
+
+@pytest.mark.parametrize("step", [40, 1000], ids=["rare", "absent"])
+def test_metrics_by_classes_are_of_enough_rows_of_each(step: int, tmp_path: Path) -> None:
+    """A model that always says no has a balanced accuracy of 1/2, or of 1/3 if there is a rare one."""
+    by_classes = {"balanced_accuracy", "auc", "average_precision", "f1"}
+    others = {"loss", "accuracy", "log_loss", "calibration_error"}
+    asked_for = sorted(by_classes | others)
+    assert told_metrics(some_rows(slice(1, None, step)), asked_for, tmp_path / "few") == others
+    many = told_metrics(some_rows(slice(None, None, 3)), asked_for, tmp_path / "many")
+    assert many == by_classes | others
+
+
+# ---- what uploads are of
+
+
+@pytest.mark.parametrize("method", ["fedproto", "fedpac"])
+def test_sums_over_a_class_are_of_enough_rows(method: str, tmp_path: Path) -> None:
+    """The sum of one row is that row, and the coordinator says what a class is: an age, or a postal code."""
+    hello = asked(honest(method), "hello")
+    all_for_training = changed(hello, schema={**unpack(hello).header["schema"], "fractions": [1.0, 0.0, 0.0]})
+    table = pd.concat([own_rows("north")] * 4, ignore_index=True)
+    common = table.assign(outcome=["better", "same"] * (len(table) // 2))
+    rare = common.assign(outcome=["worse", *common.outcome[1:]])
+    assert "refused" not in answer(north(tmp_path / "a", common, limits=Limits()), all_for_training).header
+    silo = north(tmp_path / "b", rare, limits=Limits())
+    sentence = refusal(silo, all_for_training)
+    assert "a class has fewer than 4 of them here (--min-batch)" in sentence
+    assert "worse" not in sentence
+    assert json.loads((tmp_path / "b" / "misfits.json").read_text()) == {"count": 1}
+    assert "refused" not in answer(north(tmp_path / "c", rare), all_for_training).header  # it says otherwise
+    assert "refused" not in answer(silo, asked(honest("fedavg"), "hello")).header
 
 
 # ---- summaries
@@ -421,6 +525,25 @@ def test_codes_are_no_histogram(tmp_path: Path) -> None:
     } & set(ages[ages < 5].index)
 
 
+@pytest.mark.parametrize("first", [(), ("age",)], ids=["numbers first", "codes first"])
+def test_numbers_and_codes_together_would_show_rare_values(first: tuple[str, ...], tmp_path: Path) -> None:
+    """The sum of all ages, less that of those which five and more rows have, is the oldest patient's."""
+    table = pd.DataFrame({"age": [30] * 40 + [50] * 59 + [97], "outcome": ["a", "b"] * 50})
+    everything = {"fractions": [1.0, 0.0, 0.0], "missing": "impute"}
+    silo = north(tmp_path, table, limits=Limits())
+    second = () if first else ("age",)
+    told = [ask_summary(silo, categories=list(codes), **everything) for codes in (first, second)]
+    assert "refused" not in told[0]
+    if "refused" not in told[1]:
+        columns = {column["kind"]: column for header in told for column in header["summary"]["columns"]}
+        moments, counts = columns["number"]["moments"], columns["category"]["counts"]
+        rest = moments["count"] * moments["mean"] - sum(float(age) * n for age, n in counts.items())
+        pytest.fail(f"the oldest patient is {rest:.0f}")
+    assert "'age'" in told[1]["refused"]
+    assert "refused" in ask_summary(north(tmp_path, table), categories=list(second), **everything)
+    assert ask_summary(silo, categories=list(first), **everything)["summary"] == told[0]["summary"]
+
+
 @pytest.mark.parametrize(
     "search", [None, [], {"target": 3}, {"target": "outcome", "fractions": "all"}], ids=str
 )
@@ -444,6 +567,28 @@ def test_a_table_is_not_probed_with_one_schema_after_the_other(tmp_path: Path) -
         sentences.append(refusal(north(tmp_path, limits=limits), probe))
     assert all("none of the agreed classes" in sentence for sentence in sentences[:3])
     assert all("and says no more" in sentence for sentence in sentences[3:])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"scale": 0}, {"scale": -1.0}, {"scale": "1"}, {"scale": True}, {"mean": "x"}, {"mean": 10**400}],
+    ids=str,
+)
+@pytest.mark.parametrize("whose", ["column", "target"])
+def test_columns_are_not_divided_by_nothing(whose: str, change: dict[str, Any], tmp_path: Path) -> None:
+    """By zero all values but the mean are infinite, so that work which is refused would tell it."""
+    hello = asked(honest("apfl"), "hello")
+    schema = unpack(hello).header["schema"]
+    rows = schema["rows"]
+    if whose == "column":
+        rows = {**rows, "columns": [{**rows["columns"][0], **change}, *rows["columns"][1:]]}
+    else:
+        rows = {**rows, **{f"target_{name}": value for name, value in change.items()}}
+    sentence = refusal(north(tmp_path), changed(hello, schema={**schema, "rows": rows}))
+    (name,) = change
+    place = "schema.columns.age." if whose == "column" else "schema.target_"
+    assert f"{place}{name}={change[name]!r} is not possible" in sentence
+    assert not kept(tmp_path)
 
 
 def test_what_is_refused_shows_no_value_of_the_table(tmp_path: Path) -> None:

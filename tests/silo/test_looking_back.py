@@ -120,7 +120,7 @@ def test_a_run_goes_back_where_all_agree(tmp_path: Path) -> None:
         go_back(served, 7)
     go_back(served, 2)
     assert last_saved(served).round == 2
-    with pytest.raises(UserError, match="was answered already, to another message"):
+    with pytest.raises(UserError, match="was asked for already, by another message"):
         coordinate(ServedRun(tmp_path / "run"), Direct(silos))
     for name in silos:
         assert idiolect.silo_back(state=tmp_path / "silos" / name, to=2) == 3  # one more than was absorbed

@@ -236,6 +236,16 @@ def test_privacy_without_noise_is_refused(tmp_path: Path) -> None:
     assert "says privacy, and no privacy.noise" in told
 
 
+def test_noise_of_zero_is_no_privacy(tmp_path: Path) -> None:
+    """A silo that demands privacy, without saying how much, does not mean none."""
+    hello = asked(letters(), "hello")
+    agreement = unpack(hello).header["config"]
+    without = changed(hello, config={**agreement, "privacy": {**agreement["privacy"], "noise": 0.0}})
+    told = refusal(north(tmp_path / "a", demands=Demands(unit="row")), without)
+    assert "takes part in private runs only (--require-private row)" in told
+    assert "refused" not in answer(north(tmp_path / "b"), without).header
+
+
 def test_the_secret_is_in_no_answer_and_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     silo = agreed(tmp_path, letters())

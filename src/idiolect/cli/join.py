@@ -43,7 +43,7 @@ def join(
     max_steps: Annotated[int, typer.Option(help="most local steps in an exchange that you admit")] = 10_000,
     max_megabytes: Annotated[float, typer.Option(help="largest message that you admit")] = 512.0,
     max_runs: Annotated[int, typer.Option(help="most runs that you admit with this state")] = 100,
-    min_batch: Annotated[int, typer.Option(help="fewest rows in a gradient that you admit")] = 4,
+    min_batch: Annotated[int, typer.Option(help="fewest rows in a gradient, or a sum over a class")] = 4,
     min_metric_rows: Annotated[int, typer.Option(help="fewest rows that metrics are told of")] = 10,
     metric_digits: Annotated[int, typer.Option(help="significant digits of metrics that are told")] = 3,
     min_sum: Annotated[int, typer.Option(help="fewest silos in a secure sum that you admit")] = 2,

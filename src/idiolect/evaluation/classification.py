@@ -29,20 +29,20 @@ def accuracy(task: Task, predictions: Tensor, batch: Batch) -> Tensor:
     return mean_over_rows(task.decide(predictions) == batch.targets, batch)
 
 
-@metric(higher_is_better=True, applies_to=is_classification, is_share=True)
+@metric(higher_is_better=True, applies_to=is_classification, is_share=True, by_classes=True)
 def balanced_accuracy(task: Task, predictions: Tensor, batch: Batch) -> Tensor:
     """The mean recall over the classes that occur."""
     return _nan_mean(_recalls(*_confusion(task, predictions, batch)))
 
 
-@metric(higher_is_better=True, applies_to=is_classification, is_share=True)
+@metric(higher_is_better=True, applies_to=is_classification, is_share=True, by_classes=True)
 def f1(task: Task, predictions: Tensor, batch: Batch) -> Tensor:
     """The harmonic mean of precision and recall."""
     by_class = _f1s(*_confusion(task, predictions, batch))
     return by_class[1] if task.kind == "binary" else _nan_mean(by_class)
 
 
-@metric(higher_is_better=True, applies_to=is_classification, is_share=True)
+@metric(higher_is_better=True, applies_to=is_classification, is_share=True, by_classes=True)
 def auc(task: Task, predictions: Tensor, batch: Batch) -> Tensor:
     """The share of pairs of a row of the class and one of the others that are in the right order.
 
@@ -51,7 +51,7 @@ def auc(task: Task, predictions: Tensor, batch: Batch) -> Tensor:
     return _nan_mean(_areas(*_ranked(task, predictions, batch)))
 
 
-@metric(higher_is_better=True, applies_to=is_classification, is_share=True)
+@metric(higher_is_better=True, applies_to=is_classification, is_share=True, by_classes=True)
 def average_precision(task: Task, predictions: Tensor, batch: Batch) -> Tensor:
     """The precision at each row of the class, ordered by score, in the mean: the area under that curve."""
     return _nan_mean(_average_precisions(*_ranked(task, predictions, batch)))

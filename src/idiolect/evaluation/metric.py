@@ -30,6 +30,7 @@ class Metric:
     applies_to: Callable[[Task], bool] = every_task
     is_share: bool = False  # between 0 and 1
     class_number: int | None = None  # the class whose rows it is of; None: of all rows
+    by_classes: bool = False  # whether a class counts for as much as others, however few rows it has
 
     @property
     def failure(self) -> float:
@@ -53,13 +54,15 @@ def metric(
     name: str = "",
     applies_to: Callable[[Task], bool] = every_task,
     is_share: bool = False,
+    by_classes: bool = False,
 ) -> Callable[[RowsToNumber], Metric]:
     """Declare a function as a metric, under its own name unless another one is given.
 
     is_share: it is between 0 and 1, so that a client whose model has failed has the worse of these.
+    by_classes: few rows of one class can make most of it, so that a silo tells it of many of each only.
     """
     return lambda function: Metric(
-        name or function.__name__, function, higher_is_better, applies_to, is_share
+        name or function.__name__, function, higher_is_better, applies_to, is_share, by_classes=by_classes
     )
 
 

@@ -51,10 +51,10 @@ class Candidates(NamedTuple):
 
 
 class Up(NamedTuple):
-    """From each client: its model, and how much each candidate would have helped."""
+    """From each client: its model, and how much each candidate would have helped, in losses on its rows."""
 
     w: Params
-    gains: Tensor  # [places]
+    loss_gains: Tensor  # [places]
 
 
 class Work(NamedTuple):
@@ -128,12 +128,12 @@ class FedFomo(core.Method, core.Exchange):
     def absorb(self, server: Server, replies: Up, cohort: core.Cohort) -> tuple[Server, core.Info]:
         """S2; the last models are these."""
         chosen, known = self.choose(server, cohort.ids)
-        rows = server.affinity[cohort.ids].scatter_add(1, chosen, (replies.gains * known).double())
+        rows = server.affinity[cohort.ids].scatter_add(1, chosen, (replies.loss_gains * known).double())
         return server._replace(
             w=tree.map_tree(lambda old, new: old.index_copy(0, cohort.ids, new), server.w, replies.w),
             heard=server.heard.index_fill(0, cohort.ids, True),
             affinity=server.affinity.index_copy(0, cohort.ids, rows),
-        ), {"helpers": (replies.gains > 0).sum(1).double().mean()}
+        ), {"helpers": (replies.loss_gains > 0).sum(1).double().mean()}
 
     def end_round(self, server: Server) -> Server:
         """Exploration fades."""

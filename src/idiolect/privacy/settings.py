@@ -15,8 +15,9 @@ from idiolect.core.hyper import STRICT
 
 _EPSILON = "the privacy that the planned work may cost: the noise follows from it"
 _DELTA = "the probability with which that need not hold"
-# Squares of shorter gradients vanish in single precision, and with them what would have to be shortened.
-_SHORTEST_CLIP = 1e-9
+# Squares of shorter gradients vanish in single precision, and with them what would have to be shortened;
+# those of longer ones are infinite.
+_SHORTEST_CLIP, _LONGEST_CLIP = 1e-9, 1e18
 _NOISE = "the noise's standard deviation by the clip, in place of epsilon; None: what epsilon needs"
 
 
@@ -48,6 +49,7 @@ class RowPrivacy(Privacy):
     clip: float = Field(
         default=1.0,
         ge=_SHORTEST_CLIP,
+        le=_LONGEST_CLIP,
         allow_inf_nan=False,
         description="the longest gradient of a row: others are shortened",
     )
@@ -61,6 +63,7 @@ class SiloPrivacy(Privacy):
     clip: float = Field(
         default=1.0,
         ge=_SHORTEST_CLIP,
+        le=_LONGEST_CLIP,
         allow_inf_nan=False,
         description="the longest upload of a client: others are shortened",
     )

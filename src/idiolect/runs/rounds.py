@@ -32,6 +32,10 @@ class Pace(NamedTuple):
     checkpoint_every: int
     patience: int | None = None  # rounds without a better validation value or loss after which all ends
 
+    def evaluates_after(self, rounds: int) -> bool:
+        """Whether clients are evaluated after so many rounds: before all, now and then, after the last."""
+        return rounds == self.rounds or rounds % self.evaluate_every == 0
+
 
 class Training(Protocol):
     """What is played: a simulation in this process, or the coordination of silos.
@@ -185,7 +189,7 @@ def play_rounds(
         for doubt in result.doubts:
             keeper.keep_doubt(doubt, training.round)
         last = training.round == pace.rounds
-        evaluation_due = last or training.round % pace.evaluate_every == 0
+        evaluation_due = pace.evaluates_after(training.round)
         if evaluation_due:
             look()
         last = last or stagnation.over

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 from idiolect.aggregation.outer import Outer
 from idiolect.aggregation.robust import Robust
 from idiolect.core.device import find_device
+from idiolect.core.fixed import fingerprint as weights_fingerprint
 from idiolect.core.method import Method
 from idiolect.data.catalogue import CATALOGUE as DATA
 from idiolect.data.catalogue import is_name, load
@@ -24,6 +26,7 @@ from idiolect.errors import UserError
 from idiolect.models import CATALOGUE as MODELS
 from idiolect.models import build_model
 from idiolect.models.preparation import Preparation, without_preparation
+from idiolect.participation import Participation
 from idiolect.participation.sampling import Plan
 from idiolect.privacy.row_private import RowPrivate
 from idiolect.privacy.settings import RowPrivacy, SiloPrivacy
@@ -93,7 +96,7 @@ def build_setting(config: RunConfig, federation: Federation, store: Store | None
     else:
         model = preparation.prepare_copy(model, config.seed)
     return set_up(
-        _method_of(config, noise_origin(config, federation)),
+        _method_of(config, noise_origin(config, federation, model)),
         model,
         federation,
         seed=config.seed,
@@ -108,7 +111,7 @@ def build_setting(config: RunConfig, federation: Federation, store: Store | None
     )
 
 
-def noise_origin(config: RunConfig, federation: Federation) -> str:
+def noise_origin(config: RunConfig, federation: Federation, model: nn.Module) -> str:
     """What a private run's noise follows from besides its seed: all that it computes with, and its rows.
 
     Silos have secrets instead.
@@ -120,8 +123,21 @@ def noise_origin(config: RunConfig, federation: Federation) -> str:
     told += [getattr(config, name) for name in ("model", "train", "batch_size", "weight_decay", "clip")]
     told += [dump(part) if part else None for part in (config.privacy, config.outer, config.robust)]
     told += [dump(config.codec), config.statistics, config.dtype]
+    told += _rarely_chosen(config, federation, model)
     text = json.dumps(told, sort_keys=True, default=lambda thing: type(thing).__qualname__)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _rarely_chosen(config: RunConfig, federation: Federation, model: nn.Module) -> list[Any]:
+    """What noise follows from besides, where it is chosen: runs without it keep the noise that they had."""
+    told: list[Any] = []
+    if config.participation != Participation():
+        told.append(dump(config.participation))
+    if federation.task.class_weights:
+        told.append(federation.task.class_weights)
+    if not isinstance(config.model["name"], str) or preparation_of(config).file_options:
+        told.append(weights_fingerprint(dict(model.named_parameters())))  # no setting says which they are
+    return told
 
 
 def _method_of(config: RunConfig, origin: str) -> Method:

@@ -1,11 +1,14 @@
 """What a silo tells of its table at most, whatever is asked for and by however many runs.
 
-    summary.json    the target and the split that a summary was first told for, and a hash of each column
+    summary.json    the target, the split and the codes that a summary was first told for, and a hash of each
+                    column
     misfits.json    how often it was said that the table does not fit what was to be agreed
 
 One summary of a table, because differences of two would tell rows. Whoever asks again, with another seed or
 other fractions, gets the sums over the same rows. A table in which values have changed is not summarised
-again, nor is another target, which may leave other rows out. The silo can decide otherwise by removing files.
+again, nor is another target, which may leave other rows out, nor are numbers as codes that were told as
+numbers: of all of them and of the common ones the difference is the rare ones. The silo can decide otherwise
+by removing files.
 """
 
 import dataclasses
@@ -15,6 +18,7 @@ from typing import Any
 
 import pandas as pd
 
+from idiolect.data.preprocessing import is_number_column
 from idiolect.errors import UserError
 from idiolect.silo.schema import Search
 from idiolect.store.files import read_json, write_json
@@ -45,6 +49,12 @@ class SummaryBudget:
                 f"this silo has told a summary already, and {', '.join(map(repr, changed))} has other values "
                 f"now: two summaries would show which{remedy}"
             )
+        numbers = [name for name in told["columns"] if name in now and is_number_column(table[name])]
+        if other := [name for name in numbers if (name in search.categories) != (name in told["categories"])]:
+            raise UserError(
+                f"this silo has told a summary already, and {', '.join(map(repr, other))} the other way, as "
+                f"numbers or as codes: both together would show rare values{remedy}"
+            )
         first, second, third = told["fractions"]
         return dataclasses.replace(
             search, fractions=(first, second, third), split_seed=int(told["split_seed"])
@@ -53,7 +63,7 @@ class SummaryBudget:
     def spend(self, search: Search, table: pd.DataFrame) -> None:
         """Remember what is told, before it is."""
         told = self._told()
-        columns = {} if told is None else told["columns"]
+        columns, codes = ({}, []) if told is None else (told["columns"], told["categories"])
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_json(
             self.path,
@@ -62,6 +72,7 @@ class SummaryBudget:
                 "target": search.target,
                 "fractions": list(search.fractions),
                 "split_seed": search.split_seed,
+                "categories": sorted({*codes, *search.categories}),
                 "columns": {**columns, **_hashes(table)},
             },
         )
@@ -72,7 +83,7 @@ class SummaryBudget:
         told: dict[str, Any] = read_json(self.path)
         if told.get("format") != FORMAT:
             raise UserError(f"{str(self.path)!r} is not of the format {FORMAT}")
-        return told
+        return {"categories": [], **told}  # which was not kept at first
 
 
 class MisfitBudget:

@@ -232,7 +232,7 @@ def join(
         package.module:Name.
     max_rounds, max_steps, max_megabytes, max_runs: most rounds, local steps in an exchange, largest message,
         and most runs that you admit.
-    min_batch: fewest rows in a gradient that you admit.
+    min_batch: fewest rows in a gradient, or in a sum over a class, that you admit.
     min_metric_rows, metric_digits: metrics are told of so many rows or more, with so many significant digits.
     min_sum: fewest silos that a secure sum is over.
     share_metrics: tell the coordinator how good your models are; None: unless you demand privacy.

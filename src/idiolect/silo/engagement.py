@@ -1,10 +1,12 @@
 """A silo's part in one run, as it was agreed: the local work of exchanges, and its models' metrics.
 
 What was agreed binds. An exchange is one of the agreed method with its agreed settings, its message looks as
-it must, its round comes next; of what was answered once only the very same message is answered again.
+it must, its round comes next; what was asked once is answered again for the very same message only, and no
+other is answered in its place, also where the work was refused: that tells something of rows as well.
 """
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -21,6 +23,7 @@ from idiolect.data.federation import Federation, Rows
 from idiolect.engines.sequential import Assignment, Sequential
 from idiolect.errors import UserError
 from idiolect.evaluation.metrics import PARTS, Metric, row_metrics, rows_of
+from idiolect.methods._classes import ClassSums
 from idiolect.models import CATALOGUE as MODELS
 from idiolect.models import outline_model
 from idiolect.privacy.row_gradients import counting_gradients
@@ -42,7 +45,8 @@ from idiolect.silo.secure.agreement import Credentials, evaluation_label, silo_s
 from idiolect.silo.secure.metric_sums import entries, metric_numbers
 from idiolect.silo.secure.summands import numbers_of
 from idiolect.silo.serve_settings import INCOMPLETE_WORK, agreed_config
-from idiolect.silo.vault import Answered, Position, RunVault
+from idiolect.silo.table_problems import Problem, refuse_problems
+from idiolect.silo.vault import Asked, Position, RunVault
 from idiolect.silo.wire import Packet, digest, pack, rebuild_object
 
 _LONGEST_CLOCK = 10**9  # local steps of a round, at the silo that has most of them
@@ -73,7 +77,7 @@ class Engagement:
         config, schema = agreed_config(shared), Schema.from_plain(agreement["schema"])
         limits.admit_config(config)
         self.account = account.opened(config.privacy)
-        self.rounds = config.pace.rounds
+        self.pace = config.pace
         self.incomplete_work = shared.get(INCOMPLETE_WORK) is True
         federation = schema.read(table, agreement["name"], int(self.ids), clients)
         self.fingerprint = _fingerprint(federation)
@@ -92,6 +96,7 @@ class Engagement:
         self.exchanges = AgreedExchanges(config, schema, clients, model_bytes, weights)
         for agreed in self.exchanges.of_first_round():
             self._require_shared(agreed.upload)
+            self._require_common_classes(agreed.upload)
 
     @property
     def rows(self) -> dict[str, int]:
@@ -111,13 +116,15 @@ class Engagement:
         down = transport.receive_down(_part(trees, "down"), client)
         self.exchanges.require_usual(agreed, down)
         require_finite(down, "the message of an exchange")
-        answered = Answered(work_question(exchange, header, down), exchange_question(exchange))
-        repeated = self._is_repetition(position, answered, agreed)
+        question = work_question(exchange, header, down)
+        asked = Asked(digest({"message": question}, {"state": client}), exchange_question(exchange))
+        self._require_due(position, asked, agreed)
         self.setting.round_steps = self._clock_steps(exchange, header)
         # What the answer follows from: with the same noise for another one their difference would have none.
-        origin = self.protection.origin(answered.message, client)
+        origin = self.protection.origin(question, client)
         price = self.protection.price(agreed, self.exchanges, cohort)
         self.account.pay(origin, price.cost, f"round {position.round + 1}")
+        self.vault.keep_asked(position, asked)
         with self.protection.own_randomness(origin), counting_gradients() as taken:
             client, upload = self.engine.work(Assignment(exchange, down, client, cohort, position.round))
             require_finite((client, upload), "what came out of the local work")
@@ -132,10 +139,10 @@ class Engagement:
             numbers = numbers_of(hidden, self.protection.own_weight(exchange, cohort))
             keys = self.sums.begin(label, work_in_common(exchange, header, down), numbers)
             answer = pack({**echo(header), **keys})
-        if not repeated:
+        if not self.vault.has_state_after(position):
             if is_first:
                 self.vault.keep_first(trees["first"])
-            self.vault.keep(position, client, answered)
+            self.vault.keep(position, client)
         return answer
 
     def add_up(self, packet: Packet) -> bytes:
@@ -148,7 +155,7 @@ class Engagement:
     def evaluate(self, packet: Packet) -> bytes:
         """The metrics of all models on validation and test rows; the models are kept here."""
         header, trees = packet
-        done = whole_number(header, "round", 0, self.rounds)
+        done = whole_number(header, "round", 0, self.pace.rounds)
         brief = _part(trees, "brief")
         _require_usable(brief, self.exchanges.brief, "the brief")
         client, _ = self._state_before(Position(done, 0), trees)
@@ -178,33 +185,37 @@ class Engagement:
     def _position(self, header: dict[str, Any]) -> Position:
         """Which exchange of the run it is."""
         return Position(
-            whole_number(header, "round", 0, self.rounds - 1),
+            whole_number(header, "round", 0, self.pace.rounds - 1),
             whole_number(header, "place", 0, self.exchanges.most_in_a_round - 1),
         )
 
-    def _is_repetition(self, position: Position, answered: Answered, agreed: AgreedExchange) -> bool:
-        """Whether the very same was answered before; what does not come next either is refused."""
-        known = self.vault.answered(position)
+    def _require_due(self, position: Position, asked: Asked, agreed: AgreedExchange) -> None:
+        """Refuse what does not come next, unless the very same was asked before."""
+        known = self.vault.asked(position)
+        if known == asked:
+            return
         if known is not None:
-            if known != answered:
-                raise UserError(
-                    f"round {position.round} (exchange {position.place}) was answered already, to another "
-                    "message; only the same message is answered again"
-                )
-            return True
+            raise UserError(
+                f"round {position.round} (exchange {position.place}) was asked for already, by another "
+                "message; only the same message is answered again"
+            )
         last, evaluated = self.vault.last(), max(self.vault.evaluated(), default=0)
         if (last is not None and position < last) or position.round < evaluated:
             raise UserError(f"round {position.round} is past: this silo has gone on")
-        before = [one.exchange for one in self.vault.answered_in(position.round)]
-        if before.count(answered.exchange) >= agreed.times:
+        before = [one.exchange for one in self.vault.asked_in(position.round)]
+        if before.count(asked.exchange) >= agreed.times:
             raise UserError(
                 f"a message asks for {type(agreed.exchange).__name__} twice in round {position.round}, which "
                 "the agreed method does not"
             )
-        return False
 
     def _require_new_evaluation(self, done: int, message: str) -> None:
-        """One message for each round that is over, and none for what is past."""
+        """One message for each round after which one was agreed, and none for what is past."""
+        if not self.pace.evaluates_after(done):
+            raise UserError(
+                f"an evaluation after round {done} was not agreed, but with "
+                f"evaluation.every={self.pace.evaluate_every}"
+            )
         told, last = self.vault.evaluated(), self.vault.last()
         if done in told:
             if told[done] != message:
@@ -265,7 +276,11 @@ class Engagement:
     def _metrics(self, models: Tree, site: Site) -> Tree:
         """What is told: of a class as of all, not where too few rows are behind it."""
         rows, objective = site.all_rows, site.objective
-        told = [m for m in self.measures.metrics if _rows_behind(m, rows) >= self.limits.metric_rows]
+        told = [
+            metric
+            for metric in self.measures.metrics
+            if _rows_behind(metric, rows, objective.task.classes) >= self.limits.metric_rows
+        ]
 
         def shown(value: Tensor) -> Tensor:
             return torch.tensor(rounded(float(value), self.limits.metric_digits), dtype=torch.float64)
@@ -291,6 +306,19 @@ class Engagement:
                 "tell its losses"
             )
 
+    def _require_common_classes(self, upload: Message) -> None:
+        """Refuse to tell sums over classes, one of which has so few rows that its sum comes close to them."""
+        if not _sums_classes(upload):
+            return
+        federation, fewest = self.setting.federation, self.limits.batch
+        counts = federation.targets[federation.train.index].bincount()
+        if rare := [
+            federation.class_names[place] for place, n in enumerate(counts.tolist()) if 0 < n < fewest
+        ]:
+            why = f"{self.setting.method.name} tells sums over the training rows of each class"
+            told = f"{why}, and a class has fewer than {fewest} of them here (--min-batch)"
+            refuse_problems([Problem(f"{told}: {', '.join(rare)}", told)])
+
 
 def echo(header: dict[str, Any]) -> dict[str, Any]:
     """What tells which request a reply belongs to."""
@@ -310,16 +338,26 @@ def _require_usable(content: Tree, like: Tree, what: str) -> None:
     require_finite(content, what)
 
 
-def _rows_behind(metric: Metric, rows: Batch) -> int:
-    """How many rows a metric is of."""
-    if metric.class_number is None:
-        return len(rows.targets)
-    return int((rows.targets == metric.class_number).sum())
+def _rows_behind(metric: Metric, rows: Batch, classes: int) -> int:
+    """How many rows a metric is of; of one by classes the fewest, as if what does not occur were rare."""
+    if metric.by_classes:
+        return int(rows.targets.bincount(minlength=classes).clamp_min(1).min())
+    if metric.class_number is not None:
+        return int((rows.targets == metric.class_number).sum())
+    return len(rows.targets)
 
 
 def _tells_losses(upload: Message) -> bool:
-    """Whether a part of an upload is called a loss."""
-    return any("loss" in name.lower().split(tree.PATH_SEPARATOR) for name in tree.to_named(upload))
+    """Whether a part of an upload is called a loss, or something of losses."""
+    parts = (part for name in tree.to_named(upload) for part in name.lower().split(tree.PATH_SEPARATOR))
+    return any({"loss", "losses"} & set(part.split("_")) for part in parts)
+
+
+def _sums_classes(node: Tree) -> bool:
+    """Whether sums over the rows of each class are part of an upload."""
+    if isinstance(node, Tensor | ClassSums):
+        return isinstance(node, ClassSums)
+    return any(map(_sums_classes, node.values() if isinstance(node, Mapping) else node))
 
 
 def _fingerprint(federation: Federation) -> str:

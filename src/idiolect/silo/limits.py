@@ -38,7 +38,7 @@ class Limits:
     megabytes: float = 512.0  # of one message
     runs: int = 100  # that it takes part in with this state folder: each has budgets of its own
     clients: int = 1_000_000  # silos of one run
-    batch: int = 4  # fewest rows in a gradient
+    batch: int = 4  # fewest rows in a gradient, or in the sum over a class
     metric_rows: int = 10  # fewest rows that metrics are told of
     metric_digits: int = 3  # significant digits of a metric
     summed: int = 2  # fewest silos that a secure sum is over

@@ -7,6 +7,7 @@ the configuration names the target only, it is a `Search`, and the silos' summar
 import dataclasses
 import json
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +84,12 @@ class Schema:
     fractions: Fractions = DEFAULT_FRACTIONS
     split_seed: int = 0
     class_weights: tuple[float, ...] = ()  # of the training loss; empty: all one
+
+    def __post_init__(self) -> None:
+        rows = self.preprocessing
+        for column in rows.columns:
+            _require_scaling(f"schema.columns.{column.name}.", column.mean, column.scale)
+        _require_scaling("schema.target_", rows.target_mean, rows.target_scale)
 
     @property
     def task(self) -> Task:
@@ -248,8 +255,8 @@ def read_schema(section: Any, folder: Path, split_seed: int) -> Schema | Search:
         missing,
         classes,
         str(section["target"]),
-        target_mean=float(section.get("target_mean", 0.0)),
-        target_scale=float(section.get("target_scale", 1.0)),
+        target_mean=section.get("target_mean", 0.0),
+        target_scale=section.get("target_scale", 1.0),
     )
     return Schema(rows, fractions, split_seed, agreed_weights(section.get("class_weights"), classes))
 
@@ -291,8 +298,21 @@ def _column(name: str, options: Any, missing: Missing) -> Column:
         return Column(
             name, "category", categories=categories, most_frequent=categories[0], indicator=indicator
         )
-    mean, scale = float(options.get("mean", 0.0)), float(options.get("scale", 1.0))
+    mean, scale = options.get("mean", 0.0), options.get("scale", 1.0)
     return Column(name, "number", mean=mean, scale=scale, indicator=indicator)
+
+
+def _require_scaling(where: str, mean: Any, scale: Any) -> None:
+    """Refuse what numbers cannot be shifted and divided by, whoever wrote it."""
+    if not _is_finite(mean):
+        raise UserError(f"{where}mean={mean!r} is not possible: it must be a number")
+    if not _is_finite(scale) or scale <= 0:
+        raise UserError(f"{where}scale={scale!r} is not possible: it must be a number above 0")
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether it is a number that a float can hold."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def odd_options(options: Mapping[str, Any]) -> set[str]:

@@ -91,7 +91,7 @@ class ServeSettings:
             del plain["model"][option]
         metrics = all_named(self.config.evaluation.metrics, self.config.evaluation.metric)
         return {key: plain[key] for key in _SHARED} | {
-            "evaluation": {"metrics": list(metrics)},
+            "evaluation": {"metrics": list(metrics), "every": self.config.evaluation.every},
             INCOMPLETE_WORK: not _completes_all_work(self.config.participation),
             **({} if self.secure is None else {SECURE: self.secure.plain()}),
         }
@@ -179,7 +179,8 @@ def agreed_config(shared: Mapping[str, Any]) -> RunConfig:
     if missing := [key for key in _SHARED if key not in shared and key not in ADDED_LATER]:
         raise UserError(f"the configuration of the run has no {missing[0]}")
     told = {key: shared.get(key, ADDED_LATER[key]) if key in ADDED_LATER else shared[key] for key in _SHARED}
-    config = resolve(merge(_FIXED, {**told, "evaluation": {"metrics": shared["evaluation"]["metrics"]}}))
+    evaluation = {key: value for key, value in shared["evaluation"].items() if key in ("metrics", "every")}
+    config = resolve(merge(_FIXED, {**told, "evaluation": evaluation}))
     if config.rounds is None:
         raise UserError("rounds=None is not possible between silos: give a number")
     if config.privacy is not None and config.privacy.noise is None:

@@ -2,13 +2,14 @@
 
     ID/run.json                      what was agreed: configuration, schema, name and number; of which rows
     ID/weights.safetensors           what the model is that no seed gives: a fixed part, weights of a file
-    ID/state-RRRRRR-E.safetensors    the state after exchange E of round R, and to which message it belongs
-    ID/told.json                     to which messages metrics were told, and the clock of schedules
+    ID/state-RRRRRR-E.safetensors    the state after exchange E of round R
+    ID/told.json                     which messages asked for work and for metrics, and the clock of schedules
     ID/models.safetensors            the models that the client can predict with now
 
 States of the last two rounds or more are kept, so that an exchange can be done again from where it began:
 after a crash of the coordinator, or when a reply was lost, the second answer equals the first. It is done
-again for the same message only, which is known by its hash.
+again for the same message only, which is known by its hash: kept before the work begins, since that work was
+refused tells something of rows too.
 """
 
 from collections.abc import Collection
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple
 from idiolect.core.exchange import ClientState
 from idiolect.core.tree import Params, Tree
 from idiolect.errors import UserError
-from idiolect.silo.wire import pack, read_header, unpack
+from idiolect.silo.wire import pack, unpack
 from idiolect.store.files import read_json, remove_leftovers, write_bytes, write_json
 
 FORMAT = "idiolect-silo-1"
@@ -33,8 +34,8 @@ class Position(NamedTuple):
     place: int
 
 
-class Answered(NamedTuple):
-    """What was answered: the hash of the message, and of the exchange that it asked for."""
+class Asked(NamedTuple):
+    """What was asked: the hash of the message and the state that it met, and of the exchange alone."""
 
     message: str
     exchange: str
@@ -114,29 +115,44 @@ class RunVault:
         return self.before(Position(2**62, 0))
 
     def last(self) -> Position | None:
-        """The last exchange that was answered."""
-        return max((known for known in self._positions() if known != FIRST), default=None)
+        """The last exchange that was asked for."""
+        return max(self._asked(), default=None)
 
-    def answered(self, position: Position) -> Answered | None:
-        """To what an exchange was the answer, as far as it is remembered."""
-        if position not in self._positions() or position == FIRST:
-            return None
-        header = read_header(self._file(position))
-        return Answered(str(header.get("message")), str(header.get("exchange")))
+    def asked(self, position: Position) -> Asked | None:
+        """By what an exchange was asked for, as far as it is remembered."""
+        return self._asked().get(position)
 
-    def answered_in(self, round_number: int) -> list[Answered]:
-        """What was answered in a round."""
-        found = (self.answered(known) for known in self._positions() if known.round == round_number)
-        return [one for one in found if one is not None]
+    def asked_in(self, round_number: int) -> list[Asked]:
+        """What was asked in a round."""
+        return [asked for position, asked in self._asked().items() if position.round == round_number]
+
+    def keep_asked(self, position: Position, asked: Asked) -> None:
+        """Remember by what an exchange is asked for, before the work; what is too old goes."""
+        told, oldest = self._told(), position.round - self.keep_rounds
+        told["asked"] = [
+            {**known._asdict(), **one._asdict()}
+            for known, one in {**self._asked(), position: asked}.items()
+            if known.round >= oldest
+        ]
+        write_json(self.folder / _TOLD, told)
+
+    def _asked(self) -> dict[Position, Asked]:
+        return {
+            Position(one["round"], one["place"]): Asked(one["message"], one["exchange"])
+            for one in self._told()["asked"]
+        }
+
+    def has_state_after(self, position: Position) -> bool:
+        """Whether an exchange was done, and not only asked for."""
+        return self._file(position).is_file()
 
     def keep_first(self, state: ClientState) -> None:
         """Keep the state that the first exchange starts from."""
         write_bytes(self._file(FIRST), pack({"format": FORMAT}, {"state": state}))
 
-    def keep(self, position: Position, state: ClientState, answered: Answered) -> None:
+    def keep(self, position: Position, state: ClientState) -> None:
         """Keep the state after an exchange; what is too old goes."""
-        header = {"format": FORMAT, **answered._asdict()}
-        write_bytes(self._file(position), pack(header, {"state": state}))
+        write_bytes(self._file(position), pack({"format": FORMAT}, {"state": state}))
         begun = [
             known for known in self._positions() if known < Position(position.round - self.keep_rounds + 1, 0)
         ]
@@ -157,6 +173,7 @@ class RunVault:
         told["evaluated"] = {
             done: one for done, one in told["evaluated"].items() if int(done) <= round_number
         }
+        told["asked"] = [one for one in told["asked"] if one["round"] < round_number]
         write_json(self.folder / _TOLD, told)
         return len(later)
 
@@ -178,9 +195,9 @@ class RunVault:
             write_json(self.folder / _TOLD, told)
         return int(told["clock"][str(epochs)])
 
-    def _told(self) -> dict[str, dict[str, Any]]:
+    def _told(self) -> dict[str, Any]:
         path = self.folder / _TOLD
-        return {"evaluated": {}, "clock": {}, **(read_json(path) if path.is_file() else {})}
+        return {"asked": [], "evaluated": {}, "clock": {}, **(read_json(path) if path.is_file() else {})}
 
     def keep_models(self, models: Tree, round_number: int) -> None:
         """Keep the models for offline use."""

@@ -10,7 +10,6 @@ import hashlib
 import importlib
 import json
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from safetensors import SafetensorError
@@ -54,15 +53,6 @@ def peek(message: bytes) -> dict[str, Any]:
     except (KeyError, ValueError, TypeError, RecursionError):
         return {}
     return header if isinstance(header, dict) else {}
-
-
-def read_header(path: Path) -> dict[str, Any]:
-    """The header of a message that was kept in a file, without its tensors."""
-    with path.open("rb") as file:
-        start = file.read(8)
-        content = start + file.read(int.from_bytes(start, "little"))
-    header: dict[str, Any] = json.loads(_metadata(content)[_HEADER])
-    return header
 
 
 def unpack(message: bytes, most_bytes: int | None = None, modules: Collection[str] = ()) -> Packet:

@@ -20,7 +20,7 @@ class Account:
 
     def opened(self, privacy: PrivacyChoice | None) -> "Account":
         """That of a run as it was agreed; refuse one that hides less than the silo demands."""
-        unit = None if privacy is None else privacy.unit
+        unit = None if privacy is None or not privacy.multiplier else privacy.unit  # no noise hides nobody
         self.demands.admit(unit)
         before = self.ledger.runs.get(self.run)
         if before is not None and before.unit != unit:
