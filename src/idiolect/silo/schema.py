@@ -243,13 +243,18 @@ def read_schema(section: Any, folder: Path, split_seed: int) -> Schema | Search:
             split_seed,
             section.get("class_weights"),
         )
+    columns = section["columns"]
+    if not isinstance(columns, Mapping) or not columns:
+        raise UserError(
+            f"schema.columns={columns} is not possible: give one or more, as age: {{mean: 54, scale: 12}}"
+        )
     rows = Preprocessing(
-        tuple(_column(str(name), options or {}, missing) for name, options in section["columns"].items()),
+        tuple(_column(str(name), options or {}, missing) for name, options in columns.items()),
         missing,
         classes,
         str(section["target"]),
-        target_mean=float(section.get("target_mean", 0.0)),
-        target_scale=float(section.get("target_scale", 1.0)),
+        target_mean=_number(section, "target_mean", 0.0, "schema."),
+        target_scale=_scale(section, "target_scale", "schema."),
     )
     return Schema(rows, fractions, split_seed, agreed_weights(section.get("class_weights"), classes))
 
@@ -263,11 +268,11 @@ def agreed_weights(chosen: ClassWeights | None, classes: Sequence[str]) -> tuple
     return weights_by_name(chosen, classes)
 
 
-def _entries(section: Mapping[str, Any], key: str) -> Sequence[Any]:
+def _entries(section: Mapping[str, Any], key: str, where: str = "schema.") -> Sequence[Any]:
     """A list of the section; empty if it is not there."""
     value = section.get(key, ())
     if not isinstance(value, list | tuple):
-        raise UserError(f"schema.{key}={value} is not possible: it must be a list, as [a, b]")
+        raise UserError(f"{where}{key}={value} is not possible: it must be a list, as [a, b]")
     return value
 
 
@@ -287,12 +292,37 @@ def _column(name: str, options: Any, missing: Missing) -> Column:
         )
     indicator = missing == "indicate"  # nobody has looked which columns miss values
     if "categories" in options:
-        categories = tuple(str(category) for category in options["categories"])
+        categories = tuple(
+            str(category) for category in _entries(options, "categories", f"schema.columns.{name}.")
+        )
+        if len(set(categories)) < max(len(categories), 1):
+            raise UserError(
+                f"schema.columns.{name}.categories={list(categories)} is not possible: give one or more "
+                "different ones"
+            )
         return Column(
             name, "category", categories=categories, most_frequent=categories[0], indicator=indicator
         )
-    mean, scale = float(options.get("mean", 0.0)), float(options.get("scale", 1.0))
+    mean = _number(options, "mean", 0.0, f"schema.columns.{name}.")
+    scale = _scale(options, "scale", f"schema.columns.{name}.")
     return Column(name, "number", mean=mean, scale=scale, indicator=indicator)
+
+
+def _number(section: Mapping[str, Any], key: str, usual: float, where: str) -> float:
+    value = section.get(key, usual)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise UserError(f"{where}{key}={value} is not possible: it must be a finite number")
+    return float(value)
+
+
+def _scale(section: Mapping[str, Any], key: str, where: str) -> float:
+    """What values are divided by."""
+    scale = _number(section, key, 1.0, where)
+    if scale <= 0:
+        raise UserError(
+            f"{where}{key}={scale:g} is not possible: values are divided by it; it must be above 0"
+        )
+    return scale
 
 
 def odd_options(options: Mapping[str, Any]) -> set[str]:
