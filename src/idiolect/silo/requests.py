@@ -32,6 +32,10 @@ class Unreachable(Exception):  # noqa: N818  (it is an outcome, not a fault)
     """A silo gave no answer; it may be asked again."""
 
 
+class NotConnected(Unreachable):
+    """A silo that is not there: it was sent nothing."""
+
+
 class ShutOut(Unreachable):
     """A silo that is no longer admitted: nobody waits for it, and it is not asked again."""
 
