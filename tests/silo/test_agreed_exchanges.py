@@ -1,6 +1,7 @@
 """A silo works on the exchanges of the method that it agreed to, with the settings that it agreed to."""
 
 import dataclasses
+import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,17 @@ import torch
 from idiolect.core import tree
 from idiolect.core.around import innermost
 from idiolect.core.exchange import Exchange, Message
+from idiolect.engines.round import rehearse_round
 from idiolect.errors import UserError
 from idiolect.methods.apfl import APFL
 from idiolect.methods.catalogue import METHODS
 from idiolect.methods.ditto import Ditto
 from idiolect.methods.drfa import DRFA, DRFALosses
 from idiolect.methods.fedavg import FedAvg
+from idiolect.participation.sampling import Uniform
 from idiolect.runs.config import resolve
 from idiolect.silo.coordinator import coordinate
-from idiolect.silo.rehearsal import AgreedExchanges
+from idiolect.silo.rehearsal import AgreedExchanges, _Rehearsal
 from idiolect.silo.requests import Unreachable
 from idiolect.silo.schema import Schema
 from idiolect.silo.served_run import ServedRun
@@ -120,3 +123,13 @@ def test_a_silo_refuses_work_that_it_did_not_agree_to_and_stays(tmp_path: Path) 
             "with its agreed settings"
         )
     assert "refused" not in unpack(north.answer(link.asked)).header
+
+
+def test_a_silo_rehearses_in_silence(caplog: pytest.LogCaptureFixture) -> None:
+    """That a robust sum left out one of the stand-ins would tell the silo of somebody who does not exist."""
+    method = {"name": "fedavg"}
+    with caplog.at_level(logging.INFO, logger="idiolect"):
+        known = agreed(method, 2, robust={"name": "krum", "attackers": 0, "keep": 1})
+        rehearsal = rehearse_round(_Rehearsal(known.setting), Uniform(), known.server, 1)
+    assert rehearsal.info["left_out"].any()
+    assert caplog.messages == []

@@ -3,6 +3,7 @@
 import json
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,12 +14,13 @@ import pytest
 import idiolect
 from idiolect.errors import UserError
 from idiolect.silo import logins
+from idiolect.silo import requests as silo_requests
 from idiolect.silo.audit import AuditLog, read_audit
 from idiolect.silo.coordinator import coordinate
 from idiolect.silo.gate import Gate
 from idiolect.silo.keys import SiloKey, admitted_keys, init_keys
 from idiolect.silo.logins import FailedLogins
-from idiolect.silo.requests import Patience, Request, ShutOut, Unreachable, ask_all
+from idiolect.silo.requests import NotConnected, Patience, Request, ShutOut, Unreachable, ask_all
 from idiolect.silo.served_run import ServedRun
 from idiolect.silo.wire import pack
 from silo.problem import (
@@ -279,6 +281,34 @@ def test_when_all_are_shut_out_the_run_stops() -> None:
         ask_all(Nobody(), requests, Patience(), 3)
     assert time.monotonic() - begun < 60  # at once, not when patience is over
     assert ask_all(Nobody(), requests, Patience(), 0) == {}
+
+
+def test_all_silos_say_what_is_wrong_before_a_run_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """South is about to connect when north has refused already; west does not come."""
+    looks = Counter[str]()
+
+    class Arriving:
+        def ask(
+            self, requests: Mapping[str, bytes], seconds: float
+        ) -> Iterator[tuple[str, bytes | Unreachable]]:
+            for name in requests:
+                looks[name] += 1
+                here = name == "north" or (name == "south" and looks[name] > 3)
+                refusal = pack({"refused": f"no table at {name}"})
+                yield name, refusal if here else NotConnected("not connected")
+
+    requests = {name: Request[Any]({"ask": "x"}, {}, lambda packet: packet) for name in SILOS}
+    patience = Patience(pause_seconds=0.01)
+    monkeypatch.setattr(silo_requests, "HEARING_SECONDS", 0.5)
+    with pytest.raises(
+        UserError, match="north: refused: no table at north; south: refused: no table at south;"
+    ):
+        ask_all(Arriving(), requests, patience, None)
+    assert looks["north"] == 1
+    looks.clear()
+    with pytest.raises(UserError, match="north: refused"):
+        ask_all(Arriving(), requests, patience, 3)  # in a round nobody is waited for in vain
+    assert looks["west"] == 1
 
 
 def test_nobody_waits_for_a_silo_that_is_shut_out_while_it_works() -> None:

@@ -1,8 +1,11 @@
 """Silos are added, keys renewed and revoked: who is taken at their word afterwards, and who is not."""
 
 import datetime
+import errno
 import json
+import os
 import shutil
+import stat
 from pathlib import Path
 
 import pytest
@@ -86,10 +89,10 @@ def test_a_renewed_key_is_believed_and_the_one_before_is_not(made: Path, tmp_pat
 
 
 def test_a_renewed_certificate_is_trusted_by_those_who_trusted_the_one_before(made: Path) -> None:
-    before = certificates.certificate_end((made / "coordinator" / "server.pem").read_bytes())
+    certificate = made / "coordinator" / "server.pem"
+    before = certificates.certificate_end(certificate)
     assert idiolect.silo_renew(["coordinator"], keys=made, days=1000) is False
-    content = (made / "coordinator" / "server.pem").read_bytes()
-    assert (certificates.certificate_end(content) - before).days in (269, 270)
+    assert (certificates.certificate_end(certificate) - before).days in (269, 270)
     with listening(made / "coordinator") as server:
         assert why_unreachable(server, made / "north" / "ca.pem") == ""
 
@@ -274,3 +277,58 @@ def test_who_cannot_join_is_told(made: Path, tmp_path: Path) -> None:
     idiolect.silo_revoke(["south"], keys=made)
     with pytest.raises(UserError, match="silo 'south' cannot join: its key was revoked, says --keys"):
         idiolect.join(server="127.0.0.1:1", data="x.csv", name="south", keys=made / "south")
+    with pytest.raises(UserError, match="is the folder of north, not of west"):
+        idiolect.join(server="127.0.0.1:1", data="x.csv", name="west", keys=made / "north")
+
+
+@pytest.mark.parametrize("file", ["ca.pem", "silo.key", "silos/south.pub"])
+def test_a_silo_is_told_which_file_of_its_folder_is_damaged(made: Path, file: str) -> None:
+    (made / "north" / file).write_text("-----BEGIN OPENSSH")
+    with pytest.raises(UserError, match=file) as told:
+        idiolect.join(server="127.0.0.1:1", data="x.csv", name="north", keys=made / "north")
+    assert "x.csv" not in str(told.value)
+
+
+@pytest.mark.parametrize("file", ["ca.pem", "server.pem", "server.key"])
+def test_a_coordinator_is_told_which_file_of_its_folder_is_damaged(made: Path, file: str) -> None:
+    (made / "coordinator" / file).write_text("-----BEGIN")
+    with pytest.raises(UserError, match=file):
+        require_good_certificates(made / "coordinator")
+
+
+def test_a_certificate_of_another_key_is_refused_before_flower_starts(made: Path) -> None:
+    shutil.copy(made / "authority.key", made / "coordinator" / "server.key")
+    with pytest.raises(UserError, match=r"server.pem' is the certificate of another key than .*server.key"):
+        require_good_certificates(made / "coordinator")
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o077])
+def test_whatever_the_umask_all_may_read_public_keys_and_nobody_write_them(tmp_path: Path, mask: int) -> None:
+    """Who revokes a key need not be the user who serves; and a file that is put there admits its owner."""
+    before = os.umask(mask)
+    try:
+        idiolect.silo_init(["north", "south"], host="127.0.0.1", out=tmp_path / "keys")
+        idiolect.silo_revoke(["south"], keys=tmp_path / "keys")
+    finally:
+        os.umask(before)
+    paths = [tmp_path / "keys", *(tmp_path / "keys").rglob("*")]
+    modes = {path.relative_to(tmp_path): stat.S_IMODE(path.stat().st_mode) for path in paths}
+    expected = {path: 0o600 if path.suffix == ".key" else 0o644 if path.suffix else 0o755 for path in modes}
+    assert modes == expected
+    assert any(path.parent.name == "revoked" for path in modes)
+
+
+def test_a_folder_of_revoked_keys_that_cannot_be_read_is_not_an_empty_one(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idiolect.silo_revoke(["south"], keys=made / "coordinator")
+    list_folder = os.listdir
+
+    def forbidden(path: Path) -> list[str]:
+        if Path(path).name == "revoked":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return list_folder(path)
+
+    monkeypatch.setattr(os, "listdir", forbidden)
+    with pytest.raises(UserError, match=r"the keys in '.*revoked' cannot be read: Permission denied"):
+        idiolect.silo_keys(keys=made / "coordinator")

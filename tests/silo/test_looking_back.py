@@ -11,10 +11,10 @@ import idiolect
 from idiolect.cli import app
 from idiolect.core import tree
 from idiolect.errors import UserError
-from idiolect.silo.audit import FILE, AuditLog, read_audit
+from idiolect.silo.audit import FILE, AuditedLink, AuditLog, read_audit
 from idiolect.silo.coordinator import coordinate
 from idiolect.silo.history import go_back
-from idiolect.silo.requests import Unreachable
+from idiolect.silo.requests import NotConnected, Unreachable
 from idiolect.silo.served_run import ServedRun
 from idiolect.silo.wire import pack, unpack
 from silo.letters import answer, asked, changed, honest, north, refusal
@@ -61,6 +61,31 @@ def test_refusals_are_noted_and_changes_show(tmp_path: Path) -> None:
         (tmp_path / FILE).write_text("\n".join(spoilt) + "\n")
         assert read_audit(tmp_path).broken == 2
         assert CliRunner().invoke(app, ["silo", "audit", str(tmp_path)]).exit_code == 1
+
+
+def test_a_silo_that_is_away_is_noted_once_until_it_is_back(tmp_path: Path) -> None:
+    """It is looked for every second, perhaps for hours, and sent nothing."""
+    replies = [NotConnected("not connected")] * 3 + [Unreachable("connection lost")] * 2
+    replies += (
+        [NotConnected("not connected")] * 2 + [pack({"ask": "hello"})] + [NotConnected("not connected")]
+    )
+    told = iter(replies)
+
+    class Away:
+        def ask(self, requests: Mapping[str, bytes], _: float) -> Iterator[tuple[str, bytes | Unreachable]]:
+            yield from ((name, next(told)) for name in requests)
+
+    link = AuditedLink(Away(), AuditLog(tmp_path))
+    passed = [reply for _ in replies for _, reply in link.ask({"north": pack({"ask": "hello"})}, 1)]
+    assert passed == replies
+    assert [entry["outcome"] for entry in read_audit(tmp_path).entries] == [
+        "no answer: not connected",
+        "no answer: connection lost",
+        "no answer: connection lost",
+        "no answer: not connected",
+        "answered",
+        "no answer: not connected",
+    ]
 
 
 def test_after_a_power_cut_in_the_middle_of_a_line_there_are_new_ones(tmp_path: Path) -> None:

@@ -169,6 +169,11 @@ def test_nobody_knows_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said == "the name no-such-host.invalid is not known here"
 
 
+@pytest.mark.parametrize("host", ["fl..example.org", "x" * 70 + ".org"])
+def test_nobody_can_have_the_name(host: str) -> None:
+    assert why_unreachable(f"{host}:9092", None) == f"the name {host} is not known here"
+
+
 def test_nobody_answers(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reachability, "TIME_OUT", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as server:  # it accepts, and that is all

@@ -28,7 +28,19 @@ class PlayedRound(NamedTuple):
 
 
 def play_round(engine: Engine, plan: Plan, server: ServerState, round_number: int) -> PlayedRound:
-    """One round: the plan says who takes part, the method which exchanges there are."""
+    """One round; what is odd about it is in the log."""
+    played = rehearse_round(engine, plan, server, round_number)
+    left_out = played.info.get("left_out", torch.zeros(0)).nonzero()[:, 0].tolist()
+    if left_out:
+        names = ", ".join(engine.setting.federation.names[place] for place in left_out)
+        logger.warning("round %d: the robust sum left out %s", round_number + 1, names)
+    for doubt in played.doubts:
+        logger.warning("%s; the run goes on with plain steps", doubt.sentence)
+    return played
+
+
+def rehearse_round(engine: Engine, plan: Plan, server: ServerState, round_number: int) -> PlayedRound:
+    """The same in silence: the plan says who takes part, the method which exchanges there are."""
     setting = engine.setting
     sizes = setting.federation.train.sizes
     cohort = in_order(plan.cohort(setting.seed, round_number, sizes), len(sizes))
@@ -44,11 +56,6 @@ def play_round(engine: Engine, plan: Plan, server: ServerState, round_number: in
         if outcome.replies is not None:
             server, diagnostics = exchange.absorb(server, outcome.replies, outcome.arrived)
             info |= diagnostics
-    if "left_out" in info and info["left_out"].any():
-        names = [setting.federation.names[place] for place in info["left_out"].nonzero()[:, 0].tolist()]
-        logger.warning("round %d: the robust sum left out %s", round_number + 1, ", ".join(names))
-    for doubt in doubts:
-        logger.warning("%s; the run goes on with plain steps", doubt.sentence)
     server = setting.method.end_round(server)
     return PlayedRound(server, info, down.total, up.total, down.parts, up.parts, doubts)
 

@@ -24,7 +24,7 @@ from idiolect.core.method import Method
 from idiolect.data.federation import Federation
 from idiolect.engines.engine import Engine, Outcome, Setting, Traffic, combine
 from idiolect.engines.private_batches import PrivateBatches
-from idiolect.engines.round import play_round
+from idiolect.engines.round import rehearse_round
 from idiolect.engines.sequential import Assignment, Sequential
 from idiolect.errors import UserError
 from idiolect.participation.sampling import Plan, in_order
@@ -298,7 +298,7 @@ def _servers(prices: Prices, rounds: int) -> Iterator[tuple[int, ServerState]]:
     for number in range(rounds):
         yield number, server
         if changes:
-            server = play_round(_Rehearsal(setting), plan, server, number).server
+            server = rehearse_round(_Rehearsal(setting), plan, server, number).server
 
 
 class _Rehearsal:

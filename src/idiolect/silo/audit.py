@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from idiolect.errors import UserError
 from idiolect.silo.plain_text import one_line
-from idiolect.silo.requests import Link, Unreachable
+from idiolect.silo.requests import Link, NotConnected, Unreachable
 from idiolect.silo.wire import peek
 from idiolect.store.files import clear_write_errors
 
@@ -70,12 +70,22 @@ class AuditedLink:
     def __init__(self, link: Link, audit: AuditLog) -> None:
         self.link = link
         self.audit = audit
+        self._away: set[str] = set()
 
     def ask(self, requests: Mapping[str, bytes], seconds: float) -> Iterator[tuple[str, bytes | Unreachable]]:
         """Replies as they come in."""
         for name, reply in self.link.ask(requests, seconds):
-            self.audit.add(requests.get(name, b""), reply, silo=name)
+            if not (isinstance(reply, NotConnected) and name in self._away):
+                self.audit.add(requests.get(name, b""), reply, silo=name)
+            self._note_presence(name, reply)
             yield name, reply
+
+    def _note_presence(self, name: str, reply: bytes | Unreachable) -> None:
+        """Who is away is sent nothing, and looked for every second: that is noted once until it is back."""
+        if isinstance(reply, NotConnected):
+            self._away.add(name)
+        else:
+            self._away.discard(name)
 
 
 class Audit(NamedTuple):

@@ -9,6 +9,7 @@ import hashlib
 import ipaddress
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from idiolect.errors import UserError
@@ -71,20 +72,35 @@ def _certificate(key: Any, issuer: Any, name: str, hosts: Sequence[str], days: i
     return content
 
 
-def certificate_end(content: bytes) -> datetime.datetime:
+def certificate_end(path: Path) -> datetime.datetime:
     """When a certificate ends."""
-    from cryptography import x509
+    end: datetime.datetime = _read_certificate(path).not_valid_after_utc
+    return end
 
-    return x509.load_pem_x509_certificate(content).not_valid_after_utc
 
-
-def certificate_hosts(content: bytes) -> list[str]:
+def certificate_hosts(path: Path) -> list[str]:
     """The names and addresses that a server's certificate is for, the first as its own."""
     from cryptography import x509
 
-    certificate = x509.load_pem_x509_certificate(content)
-    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    names = _read_certificate(path).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return [str(name.value) for name in names]
+
+
+def require_own_key(certificate: Path, key: Path) -> None:
+    """Refuse a certificate that is not of the private key beside it: no TLS is possible with the two."""
+    if _read_certificate(certificate).public_key() != read_private(key).public_key():
+        raise UserError(
+            f"{str(certificate)!r} is the certificate of another key than {str(key)!r}; copy both again"
+        )
+
+
+def _read_certificate(path: Path) -> Any:
+    from cryptography import x509
+
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except ValueError:
+        raise UserError(f"{str(path)!r} is damaged: it is no certificate; copy it again") from None
 
 
 def private_text(key: Any, *, ssh: bool = False) -> bytes:
@@ -93,6 +109,21 @@ def private_text(key: Any, *, ssh: bool = False) -> bytes:
     form = serialization.PrivateFormat.OpenSSH if ssh else serialization.PrivateFormat.PKCS8
     content: bytes = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
     return content
+
+
+def read_private(path: Path) -> Any:
+    """The private key of a file, in either of the forms in which `private_text` writes them."""
+    serialization, ec = cryptography_parts()
+    content = path.read_bytes()
+    ssh = b"OPENSSH" in content
+    load = serialization.load_ssh_private_key if ssh else serialization.load_pem_private_key
+    try:
+        key = load(content, password=None)
+    except Exception:  # whatever a damaged file, or one with a password, makes the library say
+        key = None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise UserError(f"{str(path)!r} is not a key that `idiolect silo init` made; copy it again")
+    return key
 
 
 def public_line(key: Any, name: str, until: datetime.date) -> bytes:

@@ -1,6 +1,7 @@
 """A deployment's two ends, and the keys that they know each other by: `serve`, `join`, `silo_init`."""
 
 import logging
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -35,6 +36,7 @@ from idiolect.silo.keys import (
     private_files_only,
     read_credentials,
     read_known_keys,
+    require_own_folder,
 )
 from idiolect.silo.limits import Limits
 from idiolect.silo.live_page import page_view
@@ -250,6 +252,9 @@ def join(
             f"silo {name!r} cannot join: {reason}, says --keys {chosen_keys}; have another one made with "
             f"`idiolect silo renew {name}`"
         )
+    if chosen_keys is not None:
+        require_own_folder(chosen_keys, name)
+        listed_keys(chosen_keys)  # says if a file is damaged
     if require_secure and chosen_keys is None:
         raise UserError("--require-secure needs --keys: silos know each other by them")
     read = read_file(data, Reading(separator, decimal, encoding, tuple(missing_values), asked_as="--"))
@@ -301,7 +306,7 @@ def join(
 def _chosen_keys(keys: str | Path | None, insecure: bool, address: str) -> Path | None:
     """The folder of keys; None only where somebody said so, on loopback."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 2**16:
         raise UserError(f"{address!r} is not an address; give it as host:port, such as fl.example.org:9092")
     if insecure and keys is not None:
         raise UserError("--insecure and --keys exclude each other")

@@ -89,7 +89,7 @@ class Gate:
                 self._shut_out(name, reason)
         everybody = admitted_keys(self.keys).values()
         for sentence in self.logins.new(everybody, revoked_keys(self.keys), self.names):
-            log.warning("%s", sentence)
+            log.warning("refused: %s", sentence)
             self.audit.note("login", f"refused: {sentence}")
         self._warn()
 

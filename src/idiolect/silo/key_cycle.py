@@ -17,11 +17,12 @@ from idiolect.silo.certificates import (
     certificate_end,
     certificate_hosts,
     check_days,
-    cryptography_parts,
     last_day,
     new_key,
     private_text,
     public_line,
+    read_private,
+    require_own_key,
     server_certificate,
 )
 from idiolect.silo.keys import (
@@ -99,7 +100,7 @@ def listed_keys(keys: Path) -> list[KeyEntry]:
     party = keys / COORDINATOR if (keys / COORDINATOR).is_dir() else keys
     certificates = [("server.pem", COORDINATOR, "certificate"), ("ca.pem", "authority", "certificate")]
     entries = [
-        _entry(who, what, certificate_end((party / file).read_bytes()).date())
+        _entry(who, what, certificate_end(party / file).date())
         for file, who, what in certificates
         if (party / file).is_file()
     ]
@@ -110,10 +111,12 @@ def listed_keys(keys: Path) -> list[KeyEntry]:
 
 
 def require_good_certificates(keys: Path) -> None:
-    """Refuse certificates whose time is over: nobody would connect."""
+    """Refuse a coordinator's certificates whose time is over, or not of its key: nobody would connect."""
     for entry in listed_keys(keys):
         if entry.what == "certificate" and entry.state == "over":
             raise UserError(_sentence(entry))
+    if all((keys / name).is_file() for name in ("server.pem", "server.key")):
+        require_own_key(keys / "server.pem", keys / "server.key")
 
 
 def ends_to_come(keys: Path, whose: Collection[str]) -> list[str]:
@@ -179,8 +182,7 @@ def _give_key(keys: Path, name: str, days: int) -> None:
     coordinator, own = keys / COORDINATOR, keys / name
     if not (own / _PENDING).is_file():
         write_secret(own / _PENDING, private_text(new_key(), ssh=True))
-    serialization, _ = cryptography_parts()
-    key = serialization.load_ssh_private_key((own / _PENDING).read_bytes(), password=None)
+    key = read_private(own / _PENDING)
     write_public(own / "ca.pem", (coordinator / "ca.pem").read_bytes())
     for other in admitted_keys(coordinator).values():
         write_public(own / ADMITTED / f"{other.name}.pub", other.line)
@@ -202,21 +204,20 @@ def _renew_certificate(keys: Path, days: int) -> bool:
     """Another certificate for the server's key; one for the authority too, if it would end before that."""
     coordinator = keys / COORDINATOR
     authority, server = _pem_key(keys / AUTHORITY), _pem_key(coordinator / "server.key")
-    ends = certificate_end((coordinator / "ca.pem").read_bytes())
+    ends = certificate_end(coordinator / "ca.pem")
     too_short = ends < datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
     if too_short:
         ca = authority_certificate(authority, days)
         for party in (*_silo_folders(keys), coordinator):
             write_public(party / "ca.pem", ca)
-    hosts = certificate_hosts((coordinator / "server.pem").read_bytes())
+    hosts = certificate_hosts(coordinator / "server.pem")
     write_public(coordinator / "server.pem", server_certificate(server, authority, hosts, days))
     return too_short
 
 
 def _pem_key(path: Path) -> Any:
-    serialization, _ = cryptography_parts()
     if not path.is_file():
         raise UserError(
             f"there is no {str(path)!r}, which signs certificates; bring it here for this command"
         )
-    return serialization.load_pem_private_key(path.read_bytes(), password=None)
+    return read_private(path)

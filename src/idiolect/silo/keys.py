@@ -13,7 +13,7 @@ import datetime
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,18 +22,18 @@ from idiolect.silo.certificates import (
     DAYS,
     authority_certificate,
     check_days,
-    cryptography_parts,
     end_of_line,
     key_mark,
     last_day,
     new_key,
     private_text,
     public_line,
+    read_private,
     read_public,
     server_certificate,
 )
 from idiolect.silo.secure.agreement import Credentials
-from idiolect.store.files import new_folder, write_bytes
+from idiolect.store.files import TEMPORARY, new_folder, write_bytes
 
 if TYPE_CHECKING:
     from idiolect.secure.signing import KnownKeys
@@ -86,7 +86,7 @@ def init_keys(folder: Path, host: str, silos: Sequence[str], days: int = DAYS) -
     hosts = list(dict.fromkeys((host, "localhost", "127.0.0.1")))
     keys = {name: new_key() for name in silos}
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with new_folder(folder) as whole:
+    with _umask(0o022), new_folder(folder) as whole:
         write_secret(whole / AUTHORITY, private_text(authority))
         write_public(whole / COORDINATOR / "ca.pem", ca)
         write_public(whole / COORDINATOR / "server.pem", server_certificate(server, authority, hosts, days))
@@ -102,8 +102,7 @@ def init_keys(folder: Path, host: str, silos: Sequence[str], days: int = DAYS) -
 def admitted_keys(folder: Path) -> dict[str, SiloKey]:
     """The public keys of a party's folder, by silo, also those whose time is over."""
     keys = {}
-    for path in sorted((folder / ADMITTED).glob("*.pub")):
-        line = _read(path)
+    for path, line in _public_files(folder / ADMITTED):
         read_public(line, str(path))
         keys[path.stem] = SiloKey(path.stem, line, end_of_line(line))
     names = {key.mark: key.name for key in keys.values()}
@@ -118,9 +117,19 @@ def admitted_keys(folder: Path) -> dict[str, SiloKey]:
 
 def revoked_keys(folder: Path) -> list[SiloKey]:
     """The public keys that were taken back or replaced, of a party's folder."""
-    paths = sorted((folder / REVOKED).glob("*.pub"))
-    lines = [(path.stem.rpartition(".")[0], path.read_bytes()) for path in paths]
+    lines = [(path.stem.rpartition(".")[0], line) for path, line in _public_files(folder / REVOKED)]
     return [SiloKey(name, line, end_of_line(line)) for name, line in lines]
+
+
+def _public_files(folder: Path) -> Iterator[tuple[Path, bytes]]:
+    """Public keys with their files; not to be allowed to look is not the same as that there are none."""
+    try:
+        for name in sorted(os.listdir(folder)) if folder.is_dir() else ():
+            if name.endswith(".pub") and not name.startswith(TEMPORARY):
+                with suppress(FileNotFoundError):  # revoked meanwhile
+                    yield folder / name, (folder / name).read_bytes()
+    except OSError as error:
+        raise UserError(f"the keys in {str(folder)!r} cannot be read: {error.strerror}") from error
 
 
 def good_keys(folder: Path) -> dict[str, SiloKey]:
@@ -134,11 +143,22 @@ def read_credentials(folder: Path, name: str) -> Credentials:
     """What a silo signs with, and knows the others by."""
     from idiolect.secure.signing import Identity
 
-    serialization, ec = cryptography_parts()
-    key = serialization.load_ssh_private_key(_read(folder / "silo.key"), password=None)
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise UserError(f"{str(folder / 'silo.key')!r} is not a key that `idiolect silo init` made")
-    return Credentials(Identity(name, key), read_known_keys(folder))
+    return Credentials(Identity(name, _own_key(folder)), read_known_keys(folder))
+
+
+def require_own_folder(folder: Path, name: str) -> None:
+    """Refuse the folder of another silo: the coordinator would take us for that one."""
+    mark = key_mark(public_line(_own_key(folder), name, last_day(1)))
+    owners = [key.name for key in admitted_keys(folder).values() if key.mark == mark]
+    if owners and name not in owners:
+        raise UserError(
+            f"--keys {folder} is the folder of {owners[0]}, not of {name}: give --name or --keys anew"
+        )
+
+
+def _own_key(folder: Path) -> Any:
+    _require_file(folder / "silo.key")
+    return read_private(folder / "silo.key")
 
 
 def read_known_keys(folder: Path) -> "KnownKeys":
@@ -159,7 +179,7 @@ class _GoodKeys(Mapping[str, Any]):
         if not re.fullmatch(_NAME, name) or not path.is_file():  # a name that somebody sent
             raise KeyError(name)
         key = SiloKey(name, line := path.read_bytes(), end_of_line(line))
-        if key.is_over or any((self.folder / REVOKED).glob(f"*.{key.mark}.pub")):
+        if key.is_over or any(revoked.mark == key.mark for revoked in revoked_keys(self.folder)):
             raise KeyError(name)
         return read_public(line, str(path))
 
@@ -170,10 +190,9 @@ class _GoodKeys(Mapping[str, Any]):
         return len(good_keys(self.folder))
 
 
-def _read(path: Path) -> bytes:
+def _require_file(path: Path) -> None:
     if not path.is_file():
         raise UserError(f"--keys {path.parent} has no {path.name}; it must be a folder of `silo init`")
-    return path.read_bytes()
 
 
 def check_names(silos: Sequence[str]) -> None:
@@ -192,21 +211,35 @@ def check_names(silos: Sequence[str]) -> None:
 
 
 def write_public(path: Path, content: bytes) -> None:
-    """Put a file in place at once."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, content)
+    """Put a file in place at once that everybody may read: who revokes a key need not be who serves.
+
+    Nobody else may write it, however loose the umask is: a key that is put there is admitted.
+    """
+    with _umask(0o022):
+        _write(path, content)
 
 
 def write_secret(path: Path, content: bytes) -> None:
     """The same, a file that only its owner can read."""
     with private_files_only():
-        write_public(path, content)
+        _write(path, content)
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, content)
 
 
 @contextmanager
 def private_files_only() -> Iterator[None]:
     """What is written in the block, by children too, nobody else can read."""
-    before = os.umask(0o077)
+    with _umask(0o077):
+        yield
+
+
+@contextmanager
+def _umask(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
     try:
         yield
     finally:

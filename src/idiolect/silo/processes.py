@@ -1,5 +1,6 @@
 """Flower's own programs as child processes of ours: started with care, ended with us."""
 
+import errno
 import os
 import re
 import secrets
@@ -8,14 +9,19 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from idiolect.errors import UserError
+from idiolect.silo.plain_text import one_line
 
 # No statistics to anybody, no look for updates.
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 LOOPBACK = "127.0.0.1"
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_NEWS = re.compile(
+    r"INFO :|WARNING :|[IW]\d{4} "
+)  # how Flower and gRPC begin a line that is no reason to end
 
 
 class Child:
@@ -57,14 +63,23 @@ class Child:
         """Whether it has written something since it was started."""
         return words in self._output()
 
+    def ends_within(self, seconds: float) -> bool:
+        """Whether it has ended, or does so soon: a connection to it breaks a moment before that."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=seconds)
+        return self.ended
+
     def last_words(self) -> str:
-        """Why it ended: the last reason that it wrote, else its last line."""
+        """Why it ended: the last reason that it wrote, else a last line that is no mere news; or nothing."""
         text = _COLOURS.sub("", self._output()).strip()
         reasons = re.findall(r'details = "(.*)"$', text, re.MULTILINE)
-        if not reasons:
-            return text.splitlines()[-1].removeprefix("INFO :").strip() if text else "no output"
-        told = re.search(r'"public_message": "([^"]*)"', reasons[-1])
-        return told.group(1) if told else reasons[-1]
+        if reasons:
+            told = re.search(r'"public_message": "([^"]*)"', reasons[-1])
+            return told.group(1) if told else reasons[-1]
+        if errors := re.findall(r"^ERROR :(.*(?:\n.+)*)", text, re.MULTILINE):
+            return one_line(errors[-1])
+        last = text.splitlines()[-1] if text else ""
+        return "" if _NEWS.match(last) else last
 
     def _output(self) -> str:
         """What it has written since it was started; the file has what was before, too."""
@@ -85,6 +100,29 @@ def end_properly_when_terminated() -> None:
         raise Terminated
 
     signal.signal(signal.SIGTERM, end)
+
+
+def require_free(address: str) -> None:
+    """Refuse an address at which nobody can listen, before a program tries in vain."""
+    host, _, port = address.rpartition(":")
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(
+            host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+            probe.listen()
+    except (OSError, UnicodeError) as error:
+        if getattr(error, "errno", None) == errno.EADDRINUSE:
+            raise UserError(
+                f"--listen {address} is taken: another program listens there, perhaps an `idiolect serve`; "
+                "end it or choose another port"
+            ) from None
+        raise UserError(
+            f"--listen {address} is not possible: {getattr(error, 'strerror', None) or error}; give an "
+            "address of this machine, or 0.0.0.0 for all"
+        ) from None
 
 
 def free_port(*taken: int) -> int:

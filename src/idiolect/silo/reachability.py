@@ -35,7 +35,7 @@ def why_unreachable(server: str, authority: Path | None) -> str:
             )
     except Refused as error:
         return one_line(error)
-    except socket.gaierror:
+    except (socket.gaierror, UnicodeError):  # the second is of names that no host can have
         return f"the name {host} is not known here"
     except TimeoutError:
         return f"nobody answers at {server} within {TIME_OUT:.0f} seconds"

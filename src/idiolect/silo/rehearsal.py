@@ -22,7 +22,7 @@ from idiolect.core.schedule import Clock
 from idiolect.core.tree import Params
 from idiolect.engines.engine import Outcome, Setting, Traffic, combine
 from idiolect.engines.local_view import stand_in
-from idiolect.engines.round import play_round
+from idiolect.engines.round import rehearse_round
 from idiolect.errors import UserError
 from idiolect.participation.sampling import Uniform
 from idiolect.runs.config import RunConfig
@@ -146,7 +146,7 @@ class AgreedExchanges:
         if self._round == self.rounds:
             return False
         engine = _Rehearsal(self.setting)
-        self.server = play_round(engine, self._plan, self.server, self._round).server
+        self.server = rehearse_round(engine, self._plan, self.server, self._round).server
         self._round += 1
         self.most_in_a_round = max(self.most_in_a_round, len(engine.carried_out))
         for one in engine.carried_out:

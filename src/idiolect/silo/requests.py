@@ -25,11 +25,17 @@ from idiolect.silo.checks import require_alike, require_finite
 from idiolect.silo.plain_text import one_line
 from idiolect.silo.wire import Packet, describe, modules_in, pack, unpack
 
+HEARING_SECONDS = 30.0  # for silos that are away, when it is clear that a run does not begin
+
 log = logging.getLogger(__name__)
 
 
 class Unreachable(Exception):  # noqa: N818  (it is an outcome, not a fault)
     """A silo gave no answer; it may be asked again."""
+
+
+class NotConnected(Unreachable):
+    """A silo that is not there: it was sent nothing."""
 
 
 class ShutOut(Unreachable):
@@ -110,7 +116,8 @@ def ask_all(
 ) -> dict[str, Answer]:
     """Usable replies by name; at least `minimum`, or the run stops with a clear sentence.
 
-    minimum: of those who are still admitted; None: everybody's, whoever is admitted.
+    minimum: of those who are still admitted; None: everybody's, whoever is admitted. Then, at the beginning
+        of a run, those who are about to come are heard too before it stops: what is wrong is told at once.
     """
     replies: dict[str, Answer] = {}
     bad: dict[str, str] = {}  # why an answer is of no use
@@ -137,15 +144,18 @@ def ask_all(
             for name in requests.keys() - replies.keys() - bad.keys() - shut_out.keys():
                 log.warning("%s: no answer in time; the round goes on without it", name)
             return replies
-        if admitted - len(bad) < needed or time.monotonic() > give_up:
+        waited_for = sorted(missing.keys() - replies.keys() - bad.keys() - shut_out.keys())
+        in_vain = admitted - len(bad) < needed
+        if in_vain:
+            give_up = min(give_up, time.monotonic() + (0 if minimum is not None else HEARING_SECONDS))
+        if time.monotonic() >= give_up or (in_vain and not waited_for):
             raise TooFewAnswersError(
                 f"{len(replies)} of {len(requests)} silos gave a usable answer and at least {needed} are "
                 f"needed{_reasons({**bad, **shut_out})}; see the log, then continue with "
                 "`idiolect serve --resume`",
                 replies,
             )
-        waited_for = ", ".join(sorted(missing.keys() - replies.keys() - bad.keys() - shut_out.keys()))
-        say(f"{len(replies)} of at least {needed} answers; asking again: {waited_for}")
+        say(f"{len(replies)} of at least {needed} answers; asking again: {', '.join(waited_for)}")
         time.sleep(patience.pause_seconds)
 
 

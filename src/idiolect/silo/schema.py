@@ -250,8 +250,13 @@ def read_schema(section: Any, folder: Path, split_seed: int) -> Schema | Search:
             split_seed,
             section.get("class_weights"),
         )
+    columns = section["columns"]
+    if not isinstance(columns, Mapping) or not columns:
+        raise UserError(
+            f"schema.columns={columns} is not possible: give one or more, as age: {{mean: 54, scale: 12}}"
+        )
     rows = Preprocessing(
-        tuple(_column(str(name), options or {}, missing) for name, options in section["columns"].items()),
+        tuple(_column(str(name), options or {}, missing) for name, options in columns.items()),
         missing,
         classes,
         str(section["target"]),
@@ -270,11 +275,11 @@ def agreed_weights(chosen: ClassWeights | None, classes: Sequence[str]) -> tuple
     return weights_by_name(chosen, classes)
 
 
-def _entries(section: Mapping[str, Any], key: str) -> Sequence[Any]:
+def _entries(section: Mapping[str, Any], key: str, where: str = "schema.") -> Sequence[Any]:
     """A list of the section; empty if it is not there."""
     value = section.get(key, ())
     if not isinstance(value, list | tuple):
-        raise UserError(f"schema.{key}={value} is not possible: it must be a list, as [a, b]")
+        raise UserError(f"{where}{key}={value} is not possible: it must be a list, as [a, b]")
     return value
 
 
@@ -294,7 +299,14 @@ def _column(name: str, options: Any, missing: Missing) -> Column:
         )
     indicator = missing == "indicate"  # nobody has looked which columns miss values
     if "categories" in options:
-        categories = tuple(str(category) for category in options["categories"])
+        categories = tuple(
+            str(category) for category in _entries(options, "categories", f"schema.columns.{name}.")
+        )
+        if len(set(categories)) < max(len(categories), 1):
+            raise UserError(
+                f"schema.columns.{name}.categories={list(categories)} is not possible: give one or more "
+                "different ones"
+            )
         return Column(
             name, "category", categories=categories, most_frequent=categories[0], indicator=indicator
         )

@@ -1,5 +1,6 @@
 """What a coordinator is told (a YAML file), and what of it silos agree to."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from idiolect.runs.config import AT_SILOS, RunConfig, resolve
 from idiolect.runs.identity import ADDED_LATER
 from idiolect.runs.settings import Settings, merge
 from idiolect.runs.setup import preparation_of
+from idiolect.silo.keys import check_names
 from idiolect.silo.requests import Patience
 from idiolect.silo.schema import Schema, Search, read_schema
 from idiolect.silo.secure.agreement import SECURE, SecureSettings
@@ -117,13 +119,7 @@ def serve_settings(settings: Mapping[str, Any], folder: Path) -> ServeSettings:
         raise UserError(
             "checkpoint is not a setting of `idiolect serve`: it saves every round, as its silos do"
         )
-    silos = own.get("silos")
-    if (
-        not isinstance(silos, list | tuple)
-        or len({str(name) for name in silos}) < 2
-        or len(set(silos)) < len(silos)
-    ):
-        raise UserError(f"silos={silos} is not possible: give two or more different names, as [a, b]")
+    silos = _names(own.get("silos"))
     if "schema" not in own:
         raise UserError(
             "schema is missing: columns, target and classes, or the target only, or the path of a JSON file"
@@ -157,12 +153,12 @@ def serve_settings(settings: Mapping[str, Any], folder: Path) -> ServeSettings:
             "by itself (`idiolect join --max-epsilon`)"
         )
     minimum = own.get("minimum_replies")
-    if minimum is not None and not (isinstance(minimum, int) and 1 <= minimum <= len(silos)):
+    if minimum is not None and (type(minimum) is not int or not 1 <= minimum <= len(silos)):
         raise UserError(f"minimum_replies={minimum} is not possible: it must be from 1 to {len(silos)}")
     patience = Patience(
-        answer_seconds=float(own.get("answer_seconds", Patience.answer_seconds)),
-        total_seconds=float(own.get("patience_seconds", Patience.total_seconds)),
-        megabytes=float(own.get("most_megabytes", Patience.megabytes)),
+        answer_seconds=_positive(own, "answer_seconds", Patience.answer_seconds),
+        total_seconds=_positive(own, "patience_seconds", Patience.total_seconds),
+        megabytes=_positive(own, "most_megabytes", Patience.megabytes),
     )
     schema = read_schema(own["schema"], folder, config.seed)
     secure = SecureSettings.read(own.get("secure"), len(silos))
@@ -171,7 +167,24 @@ def serve_settings(settings: Mapping[str, Any], folder: Path) -> ServeSettings:
             f"minimum_replies={minimum} is below secure.threshold={secure.threshold}: a sum over fewer is "
             "never opened"
         )
-    return ServeSettings(config, tuple(str(name) for name in silos), schema, minimum, patience, secure)
+    return ServeSettings(config, silos, schema, minimum, patience, secure)
+
+
+def _names(silos: Any) -> tuple[str, ...]:
+    """The silos' names, which are those of keys and folders; a number may stand for its digits."""
+    listed = isinstance(silos, list | tuple) and all(isinstance(name, str | int) for name in silos)
+    names = tuple(str(name) for name in silos) if listed else ()
+    if len(set(names)) < max(len(names), 2):
+        raise UserError(f"silos={silos} is not possible: give two or more different names, as [a, b]")
+    check_names(names)
+    return names
+
+
+def _positive(own: Mapping[str, Any], key: str, usual: float) -> float:
+    value = own.get(key, usual)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise UserError(f"{key}={value} is not possible: it must be a number above 0")
+    return float(value)
 
 
 def agreed_config(shared: Mapping[str, Any]) -> RunConfig:

@@ -34,13 +34,14 @@ from idiolect.silo.keys import SiloKey
 from idiolect.silo.logins import FailedLogins
 from idiolect.silo.pauses import GrowingPause, shorten_pauses_of_pulls
 from idiolect.silo.plain_text import one_line
-from idiolect.silo.processes import LOOPBACK, Child, free_port, secret_file
-from idiolect.silo.requests import ShutOut, Unreachable
+from idiolect.silo.processes import LOOPBACK, Child, free_port, require_free, secret_file
+from idiolect.silo.requests import NotConnected, ShutOut, Unreachable
 from idiolect.silo.wire import pack, unpack
 
 START_SECONDS = 60.0
 NAME_SECONDS = 20.0  # a SuperNode looks for messages every three seconds
 POLL_SECONDS = 0.5  # at most, between two looks for answers
+_END_SECONDS = 5.0  # from a broken connection to the end of the program at its other side
 _MOST_NAME_BYTES = 4096
 
 log = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ class FlowerLink:
         nodes = dict(self.nodes)  # as they are now
         reachable = {name: nodes[name] for name in requests if nodes.get(name) in connected}
         for name in [name for name in requests if name not in reachable]:
-            yield name, Unreachable("not connected")
+            yield name, NotConnected("not connected")
         messages = [
             Message(to_record(requests[name]), dst_node_id=node, message_type="query", ttl=seconds)
             for name, node in reachable.items()
@@ -149,7 +150,12 @@ def flower_link(
     arguments = _arguments(address, keys, ports, secret)
     nodes: dict[str, int] = {}
     shut_out: dict[str, str] = {}
-    with Child("flower-superlink", arguments, folder, GRPC_VERBOSITY="info") as child, ExitStack() as stack:
+    require_free(address)
+    with (
+        Child("flower-superlink", arguments, folder, GRPC_VERBOSITY="info") as child,
+        _told_when_ended(child),
+        ExitStack() as stack,
+    ):
         control = _Control(ports["control"], keys, child)
         if keys is not None:
             logins = FailedLogins(child.log)
@@ -159,15 +165,21 @@ def flower_link(
         control.start_run()
         grid = stack.enter_context(_grid(ports["appio"], secret.read_bytes(), child))
         limit_messages(grid._stub, most_bytes)
-        try:
-            yield FlowerLink(grid, nodes, shut_out, asks_names=keys is None)
-        except grpc.RpcError:
-            if not child.ended:
-                raise
-            raise UserError(
-                "the SuperLink, Flower's program beside `serve`, ended; its log is in the run's folder, and "
-                "`idiolect serve --resume` goes on"
-            ) from None
+        yield FlowerLink(grid, nodes, shut_out, asks_names=keys is None)
+
+
+@contextmanager
+def _told_when_ended(child: Child) -> Iterator[None]:
+    """Say in one sentence that a call failed because the program is gone."""
+    try:
+        yield
+    except grpc.RpcError:
+        if not child.ends_within(_END_SECONDS):
+            raise
+        raise UserError(
+            "the SuperLink, Flower's program beside `serve`, ended; its log is in the run's folder, and "
+            "`idiolect serve --resume` goes on"
+        ) from None
 
 
 def _arguments(address: str, keys: Path | None, ports: Mapping[str, str], secret: Path) -> list[str]:
@@ -221,7 +233,7 @@ class _Control:
                 ready.result(timeout=1)
             except grpc.FutureTimeoutError:
                 if child.ended or time.monotonic() > end:
-                    raise UserError(f"the SuperLink did not start: {child.last_words()}") from None
+                    raise UserError(f"the SuperLink did not start: {_words_of(child)}") from None
             else:
                 return
 
@@ -253,7 +265,7 @@ def _grid(address: str, secret: bytes, child: Child) -> Iterator[GrpcGrid]:
         end, pause = time.monotonic() + START_SECONDS, GrowingPause(POLL_SECONDS)
         while (token := queue.claim()) is None:
             if child.ended or time.monotonic() > end:
-                raise UserError(f"the SuperLink offered no run: {child.last_words()}")
+                raise UserError(f"the SuperLink offered no run: {_words_of(child)}")
             pause.sleep()
     grid = GrpcGrid(address, insecure=True, token=token)
     # Flower would try for ever to reach a program that is gone.
@@ -268,6 +280,10 @@ def _grid(address: str, secret: bytes, child: Child) -> Iterator[GrpcGrid]:
     finally:
         heartbeat.stop()
         grid.close()
+
+
+def _words_of(child: Child) -> str:
+    return child.last_words() or f"it says no reason; its log is {child.log}"
 
 
 def _stub_bundle() -> bytes:

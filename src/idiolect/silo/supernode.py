@@ -86,13 +86,15 @@ class _Connection:
 
     def lost(self, last_words: str) -> None:
         """The SuperNode has ended."""
-        refused = "activat" in last_words.lower()
-        self._tell(
-            "the name is taken, as somebody is connected with this key or was until a minute ago; or the "
-            "coordinator does not know the key, or revoked it"
-            if refused
-            else last_words
-        )
+        if "activat" in last_words.lower():
+            self._tell(
+                "the name is taken, as somebody is connected with this key or was until a minute ago; or the "
+                "coordinator does not know the key, revoked it, or plays a run without this silo"
+            )
+        elif "invalid node" in last_words.lower():
+            self._tell("the coordinator was started anew, or revoked the key")
+        else:
+            self._tell(last_words or "the SuperNode, Flower's program beside `join`, ended")
 
     def works(self) -> None:
         """The coordinator has let us in, or a message has come."""
