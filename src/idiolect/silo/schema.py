@@ -317,9 +317,9 @@ def _column(name: str, options: Any, missing: Missing) -> Column:
 def _require_scaling(where: str, mean: Any, scale: Any) -> None:
     """Refuse what numbers cannot be shifted and divided by, whoever wrote it."""
     if not _is_finite(mean):
-        raise UserError(f"{where}mean={mean!r} is not possible: it must be a number")
+        raise UserError(f"{where}mean={mean} is not possible: it must be a number")
     if not _is_finite(scale) or scale <= 0:
-        raise UserError(f"{where}scale={scale!r} is not possible: it must be a number above 0")
+        raise UserError(f"{where}scale={scale} is not possible: it must be a number above 0")
 
 
 def _is_finite(value: Any) -> bool:
