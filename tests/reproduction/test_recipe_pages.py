@@ -49,3 +49,52 @@ def test_verdicts_are_words_and_lead_to_their_figures(browser: Browser, out: Pat
     assert set(browser.evaluate(verdicts)) == {"✓ confirmed"}
     links = "[...document.querySelectorAll('nav a')].map(a => document.querySelector(a.hash) !== null)"
     assert browser.evaluate(links) == [True, True]
+
+
+FOUND = """|
+  **It holds** where `x` < 1, see [the other](../{other}/README.md).
+
+  | x | what is *seen* there, in words that are too many for a narrow screen |
+  |---|---|
+  | 0.5 | <b id="raw">a & b</b> and-a-word-of-sixty-letters-that-no-browser-breaks-for-want-of-room |
+"""
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two recipes without runs whose figures have the same titles, with text in Markdown."""
+    folder = tmp_path_factory.mktemp("written")
+    for name, other in (("one", "two"), ("two", "one")):
+        found = FOUND.format(other=other)
+        (folder / f"{name}.yaml").write_text(f"like: additive-fig4\nitem: Figure {name}\nfound: {found}")
+    idiolect.reproduce(*(str(folder / f"{name}.yaml") for name in ("one", "two")), out=folder / "out", jobs=1)
+    return folder / "out"
+
+
+@pytest.mark.parametrize(("page", "leads_to"), [("additive.html", "two/"), ("one/index.html", "../two/")])
+def test_what_was_found_is_shown_as_it_is_meant(
+    browser: Browser, written: Path, page: str, leads_to: str
+) -> None:
+    browser.open(written / page, width=1280)
+    prose = "document.querySelector('.prose')"
+    assert browser.evaluate(f"{prose}.querySelector('strong').textContent") == "It holds"
+    assert browser.evaluate(f"{prose}.querySelector('code').textContent") == "x"
+    assert browser.evaluate(f"{prose}.querySelector('a').getAttribute('href')") == f"{leads_to}README.md"
+    target = (written / page).parent / leads_to / "README.md"
+    assert target.is_file()
+    assert browser.evaluate(f"{prose}.querySelector('td:last-child').textContent").startswith(
+        '<b id="raw">a & b'
+    )
+    assert browser.evaluate("document.getElementById('raw')") is None
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_all_that_can_be_opened_on_a_page_of_several_recipes_has_no_barriers(
+    browser: Browser, written: Path, width: int
+) -> None:
+    browser.open(written / "additive.html", width=width)
+    browser.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    browser.evaluate("new Promise(done => setTimeout(done, 300))")
+    assert browser.evaluate("document.querySelectorAll('figure details tbody tr').length") > 100
+    assert browser.evaluate("document.scrollingElement.scrollWidth") <= width
+    assert browser.violations() == []

@@ -33,6 +33,13 @@ def render(template: str, *, package: str = "idiolect.reports", **content: Any) 
     return environment.get_template(template).render(content)
 
 
+def prose(markdown: str) -> str:
+    """Markdown as HTML, with tables; HTML within it is text. It is safe to be put into a page as it is."""
+    from markdown_it import MarkdownIt
+
+    return MarkdownIt("commonmark", {"html": False}).enable("table").render(markdown)
+
+
 def scripts() -> tuple[str, ...]:
     """What draws charts in a browser: scripts of others, as they are, and our own."""
     return _files(SCRIPTS)

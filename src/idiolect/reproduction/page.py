@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from idiolect.reports.browser import charts_html
 from idiolect.reports.charts import Chart
-from idiolect.reports.html import render
+from idiolect.reports.html import prose, render
 from idiolect.reports.static import save_static
 from idiolect.reproduction.figures import charts_of
 from idiolect.reproduction.played import PlayedRecipe
@@ -52,6 +52,11 @@ def _page(title: str, recipes: Sequence[Shown]) -> str:
     )
 
 
+def _prose(markdown: str, *, alone: bool) -> str:
+    """As HTML. It is written for a recipe's own folder, beside which those of other recipes are."""
+    return prose(markdown if alone else markdown.replace("](../", "]("))
+
+
 def _section(recipe: Shown, *, alone: bool) -> dict[str, Any]:
     record, name = recipe.record, recipe.record["name"]
     claims = [
@@ -63,6 +68,8 @@ def _section(recipe: Shown, *, alone: bool) -> dict[str, Any]:
         "about": about(record),
         "verdicts": verdict_words(record),
         "claims": claims,
+        "found": _prose(record["found"], alone=alone),
+        "left_open": _prose(record["left_open"], alone=alone),
         "numbers": numbers(record),
         "chosen": chosen(record),
         "figures": charts_html(recipe.charts, prefix="" if alone else f"{name}-", headings=3),

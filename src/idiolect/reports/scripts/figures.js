@@ -76,7 +76,7 @@ class Zoom {
 // The numbers of a chart as headings and rows.
 const NUMBERS = {
   Curves: (chart) => [
-    ["line", ...chart.axes, chart.yLabel, "low", "high"],
+    ["line", ...chart.axes, chart.yLabel || "value", "low", "high"],
     chart.series.flatMap((one) =>
       one.y.map((value, i) => [
         one.name,
@@ -102,7 +102,7 @@ const NUMBERS = {
   ],
 };
 
-function dataDetails(id, chart) {
+function dataDetails({ id }, chart, whose) {
   const [headings, rows] = NUMBERS[chart.kind](chart);
   const details = element("details", { class: "data" }, element("summary", {}, "Data"));
   details.addEventListener("toggle", () => {
@@ -124,7 +124,7 @@ function dataDetails(id, chart) {
       class: "scroll tall",
       tabindex: "0",
       role: "region",
-      "aria-label": `${chart.title}: numbers`,
+      "aria-label": [whose, chart.title, "numbers"].filter(Boolean).join(": "),
     });
     box.append(buildTable(`${chart.title}: its numbers${some}`, headings, rows));
     details.append(element("p", { class: "downloads" }, "Download ", links[0], " ", links[1]), box);
@@ -210,7 +210,7 @@ function startFigure(figure) {
   const items = legendOf(chart);
   if (items.length > 1) place.before(legend(items, state.hidden, draw));
   if (chart.kind === "HeatMap") place.before(heatLegend(chart));
-  figure.append(dataDetails(figure.id, chart));
+  figure.append(dataDetails(figure, chart, figure.closest("section")?.ariaLabel));
 
   let width = 0;
   function draw() {
