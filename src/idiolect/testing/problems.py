@@ -41,15 +41,20 @@ def in_halves() -> Federation:
     return replace(federation, inputs={"left": left, "right": right})
 
 
-class NetworkOfHalves(nn.Sequential):
+class NetworkOfHalves(nn.Module):
     """The network of `small_network`, with the same names, for rows in halves."""
 
     def __init__(self) -> None:
-        super().__init__(*small_network())
+        super().__init__()
+        for name, layer in small_network().named_children():
+            self.add_module(name, layer)
 
     def forward(self, left: Tensor, right: Tensor) -> Tensor:
         """[rows, features / 2] twice -> [rows, classes]."""
-        return super().forward(torch.cat([left, right], dim=1))
+        x = torch.cat([left, right], dim=1)
+        for layer in self.children():
+            x = layer(x)
+        return x
 
 
 class Residual(nn.Module):
