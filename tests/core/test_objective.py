@@ -129,6 +129,48 @@ def test_tied_parameters_are_given_once_under_the_name_they_are_known_by_and_fix
         objective.predict({**params, "1.weight": params["0.weight"]}, x)
 
 
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_a_gradient_with_its_loss_is_the_gradient_and_the_loss_of_one_pass(clip: float | None) -> None:
+    objective, params, batch = problem(Task("multiclass", 3))
+    objective.clip = clip
+    head = {name: value for name, value in params.items() if name.startswith("2.")}
+    body = {name: value for name, value in params.items() if name not in head}
+
+    def both(scale: torch.Tensor) -> tuple[Any, torch.Tensor]:
+        return objective.gradient_and_loss(tree.scale(head, scale), batch, fixed=body)
+
+    scales = torch.tensor([1.0, 0.5], dtype=torch.float64)
+    stacked_slopes, stacked_losses = vmap(both)(scales)
+    for place, scale in enumerate(scales):
+        slopes, loss = both(scale)
+        expected = objective.gradient(tree.scale(head, scale), batch, fixed=body)
+        assert all(torch.equal(slopes[name], expected[name]) for name in head)
+        assert loss == objective.training_loss({**body, **tree.scale(head, scale)}, batch)
+        assert not loss.requires_grad
+        torch.testing.assert_close(stacked_losses[place], loss)
+        torch.testing.assert_close(tree.row(stacked_slopes, place), slopes)
+
+
+def test_a_gradient_with_its_loss_of_an_empty_part_has_the_loss() -> None:
+    objective, params, batch = problem(Task("multiclass", 3))
+    slopes, loss = objective.gradient_and_loss({}, batch, fixed=params)
+    assert slopes == {}
+    assert loss == objective.training_loss(params, batch)
+
+
+def test_the_gradient_in_a_layer_that_no_pass_goes_through_is_its_penalty() -> None:
+    objective, _, batch = problem(Task("multiclass", 3))
+    module = objective.module
+    module.aside = nn.Linear(2, 2).double()
+    module.forward = lambda x: module[2](module[1](module[0](x)))
+    beside = Objective(module, objective.task, weight_decay=0.3)
+    params = beside.initial_params()
+    aside = {name: value for name, value in params.items() if name.startswith("aside")}
+    fixed = {name: value for name, value in params.items() if name not in aside}
+    slopes = beside.gradient(aside, batch, fixed=fixed)
+    assert all(torch.equal(slopes[name], 0.3 * aside[name]) for name in aside)
+
+
 def test_the_gradient_in_a_part_is_that_part_of_the_gradient() -> None:
     objective, params, batch = problem(Task("multiclass", 3))
     whole = objective.gradient(params, batch)

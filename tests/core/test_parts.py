@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
+from torch.nn.utils import parametrizations
 
 from idiolect.core import tree
-from idiolect.core.parts import Parts, last_layer
+from idiolect.core.parts import Parts, last_layer, last_module, names_by_rule
 from idiolect.core.tree import Params
 from idiolect.engines.compiler.trace import trace
 from idiolect.errors import UserError
@@ -97,6 +98,16 @@ def test_several_patterns_may_name_one_parameter() -> None:
 def test_the_last_layer_is_found_by_its_names() -> None:
     assert last_layer(params()) == ("output.weight", "output.bias")
     assert last_layer(dict(nn.Linear(2, 2).named_parameters())) == ("weight", "bias")
+
+
+def test_a_head_has_what_it_shares_with_other_layers_and_what_makes_up_its_weight() -> None:
+    model = nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 3), nn.Linear(3, 5))
+    model[2].weight = model[0].weight
+    assert names_by_rule("head", model) == ("0.weight", "2.bias")
+    assert names_by_rule("body", model) == ("1.weight", "1.bias")
+    normed = nn.Sequential(nn.Linear(3, 3), parametrizations.weight_norm(nn.Linear(3, 5)))
+    assert names_by_rule("body", normed) == ("0.weight", "0.bias")
+    assert last_module(normed) == "1"
 
 
 def test_a_pattern_that_matches_nothing_is_refused_with_what_it_could_mean() -> None:

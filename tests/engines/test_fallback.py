@@ -271,6 +271,14 @@ class ComplexParameter(nn.Module):
         return (x.to(self.weight.dtype) @ self.weight).abs()
 
 
+class NothingToTrain(nn.Linear):
+    """A layer with a parameter that has no entries."""
+
+    def __init__(self) -> None:
+        super().__init__(6, 4)
+        self.none = nn.Parameter(torch.zeros(0, 3))
+
+
 class PairsOnly(nn.Module):
     """Normalisation over the batch, which one row alone does not have."""
 
@@ -294,10 +302,11 @@ def scripted() -> nn.Module:
         (ComplexBuffer(), "the model's 'phases' is complex"),
         (ComplexParameter(), "the model's 'weight' is complex"),
         (nn.Sequential(nn.LazyLinear(4)), r"the model's '0\.weight' has no shape yet"),
+        (NothingToTrain(), r"the model's 'none' has the shape \(0, 3\) and so no entry"),
         (scripted(), "compiled by torch.jit"),
         (PairsOnly(), r"cannot be trained on inputs \(1, 6\)"),
     ],
-    ids=["complex buffer", "complex parameter", "lazy", "scripted", "one row"],
+    ids=["complex buffer", "complex parameter", "lazy", "no entries", "scripted", "one row"],
 )
 def test_what_no_client_can_train_is_refused_in_a_sentence(module: nn.Module, reason: str) -> None:
     with pytest.raises(UserError, match=reason):

@@ -79,6 +79,17 @@ def test_what_does_not_fit_is_told_in_one_sentence(tmp_path):
     assert "nor do the shapes fit of '0.bias'" in sentence
 
 
+def test_weights_that_no_model_can_start_from_are_refused(tmp_path):
+    weights = net().state_dict()
+    weights["0.weight"][1, 2] = float("nan")
+    weights["2.bias"][0] = float("inf")
+    weights["0.bias"] = weights["0.bias"].to(torch.complex64)
+    with pytest.raises(
+        UserError, match=r"complex numbers in '0\.bias'; .*not finite in '0\.weight', '2\.bias'$"
+    ):
+        load_weights(net(), saved(tmp_path / "w.pt", weights))
+
+
 class Malicious:
     """Runs code when it is unpickled."""
 

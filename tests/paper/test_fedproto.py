@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations
 
 import idiolect
 from idiolect.core import Cohort, Task, tree
 from idiolect.errors import UserError
+from idiolect.methods.fedpac import FedPAC
 from idiolect.methods.fedproto import FedProto
 from idiolect.methods.local import Local
 from idiolect.participation.sampling import Uniform
@@ -234,3 +236,14 @@ def test_prototypes_need_a_last_layer_that_is_trained(method, settings):
     model = {"name": "mlp", "hidden": [4], **settings.get("model", {})}
     with pytest.raises(UserError, match=f"method={method} trains the last layer of a model"):
         idiolect.train(method, "vowels", model, rounds=1, train=settings.get("train"))
+
+
+@pytest.mark.parametrize("method", [FedProto(), FedPAC()])
+def test_prototypes_need_a_last_layer_of_its_own_and_without_parametrizations(method):
+    shared = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 3), nn.Linear(3, 3))
+    shared[2].weight = shared[1].weight
+    with pytest.raises(UserError, match=r"'2\.weight' is the same parameter as '1\.weight'"):
+        Simulation(method, shared, DATA)
+    orthogonal = nn.Sequential(nn.Linear(4, 3), parametrizations.orthogonal(nn.Linear(3, 3)))
+    with pytest.raises(UserError, match=r"has 1\.bias, 1\.parametrizations\.weight\.original"):
+        Simulation(method, orthogonal, DATA)

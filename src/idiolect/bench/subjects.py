@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from idiolect import models
-from idiolect.core.modules import last_module
+from idiolect.core.parts import last_module
 from idiolect.core.task import Task
 from idiolect.data.federation import Federation, Rows
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from pydantic import ValidationError
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from idiolect import models
@@ -311,6 +312,11 @@ class _CountingObjective(Objective):
         """The gradient, counted."""
         self.counted["gradients"] += 1
         return super().gradient(params, batch, **options)
+
+    def gradient_and_loss(self, params: Params, batch: Batch, **options: Any) -> tuple[Params, Tensor]:
+        """The gradient, counted, and the loss."""
+        self.counted["gradients"] += 1
+        return super().gradient_and_loss(params, batch, **options)
 
 
 def _with_local_steps(method: type[Method], local_steps: int) -> Method:

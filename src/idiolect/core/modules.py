@@ -1,4 +1,4 @@
-"""What is asked of a module that others' parameters are put into: its modes, its head, its names."""
+"""What is asked of a module that others' parameters are put into: its modes and its names."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -53,14 +53,6 @@ class Modes:
             layer.__dict__["training"] = flag
 
 
-def last_module(module: nn.Module) -> str:
-    """The name of the head: of the last module that owns parameters, also if it shares them with others."""
-    owners = [name.rpartition(".")[0] for name, _ in module.named_parameters(remove_duplicate=False)]
-    if not owners:
-        raise UserError(f"the model {type(module).__name__} has no parameters, so nothing can be trained")
-    return owners[-1]
-
-
 def names_of_tied_parameters(module: nn.Module) -> dict[str, str]:
     """Further names of parameters that several layers share -> the name that they are known by.
 
@@ -86,10 +78,16 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
 
 
 def refuse_unsupported_layers(module: nn.Module) -> None:
-    """Refuse, by name, layers that would be silently wrong in a federation."""
+    """Refuse, by name, layers and parameters that would be silently wrong in a federation."""
     for name, layer in module.named_modules():
         if isinstance(layer, torch.jit.ScriptModule):
             raise UserError(
                 f"layer '{name}' is compiled by torch.jit, and no client's parameters can be put into it; "
                 "use the module that it was made from"
+            )
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad and not parameter.numel():
+            raise UserError(
+                f"the model's {name!r} has the shape {tuple(parameter.shape)} and so no entry that could be "
+                "trained; leave it out, or freeze it (requires_grad=False)"
             )

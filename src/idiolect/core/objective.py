@@ -15,14 +15,13 @@ from idiolect.core.fixed import fixed_params, trained_params
 from idiolect.core.inputs import Inputs, as_arguments
 from idiolect.core.modules import (
     Modes,
-    last_module,
     names_of_tied_parameters,
     refuse_unsupported_layers,
     tensors_of,
 )
 from idiolect.core.neighbours import Neighbours, answer
 from idiolect.core.normalisation import Moments, Statistics, names_of, norm_layers, split_off, statistics_of
-from idiolect.core.parts import require_names
+from idiolect.core.parts import last_module, require_names
 from idiolect.core.several import ARCHITECTURE, only_used
 from idiolect.core.task import Task
 from idiolect.core.training_mode import TrainingMode, found_row_axes
@@ -240,13 +239,21 @@ class Objective:
         """
         if self._heard is None or not tree.leaves(at):
             return gradient(function, at)
-        heard, before = self._heard, len(self._heard)
+        return self._derivative_and_value(function, at)[0]
 
-        def value(at: T) -> tuple[Tensor, list[list[Moments]]]:
-            return function(at), heard[before:]
+    def _derivative_and_value(self, function: Callable[[T], Tensor], at: T) -> tuple[T, Tensor]:
+        """The same, and the function's value."""
+        if not tree.leaves(at):
+            return at, function(at)
+        heard = [] if self._heard is None else self._heard
+        before = len(heard)
 
-        slopes, heard[before:] = gradient_and_more(value, at)
-        return slopes
+        def value(at: T) -> tuple[Tensor, tuple[Tensor, Heard]]:
+            found = function(at)
+            return found, (found, heard[before:])
+
+        slopes, (found, heard[before:]) = gradient_and_more(value, at)
+        return slopes, found.detach()
 
     def gradient(
         self, params: Params, batch: Batch, *, fixed: Params | None = None, loss: PassLoss | None = None
@@ -257,7 +264,21 @@ class Objective:
             and normalisation layers that are fixed keep their statistics.
         loss: in place of the task's, of what the forward pass gives.
         """
-        slopes = self.data_gradient(params, batch, fixed=fixed, loss=loss)
+        return self._completed(self.data_gradient(params, batch, fixed=fixed, loss=loss), params)
+
+    def gradient_and_loss(
+        self, params: Params, batch: Batch, *, fixed: Params | None = None
+    ) -> tuple[Params, Tensor]:
+        """The same, and the rows' loss in training, without the l2 term: of one forward pass."""
+
+        def value(at: Params) -> Tensor:
+            return self.training_loss({**at, **(fixed or {})}, batch, fixed)
+
+        slopes, loss = self._derivative_and_value(value, params)
+        return self._completed(slopes, params), loss
+
+    def _completed(self, slopes: Params, params: Params) -> Params:
+        """The gradient of f, from that of the rows' loss."""
         if self.weight_decay:
             # By hand: autograd would build the l2 term's graph anew in every step.
             slopes = tree.map_tree(lambda g, w: g + self.weight_decay * w, slopes, self._used(params))

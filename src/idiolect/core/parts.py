@@ -115,7 +115,10 @@ def names_by_rule(rule: PartRule, module: nn.Module) -> Patterns:
             if isinstance(layer, nn.modules.batchnorm._BatchNorm)
         }
         return tuple(name for name in names if name.rpartition(".")[0] in norms)
-    last = last_layer(name for name, _ in module.named_parameters())
+    owned = list(module.named_parameters(remove_duplicate=False))
+    of_head = {parameter for name, parameter in owned if layer_of(name) == last_module(module)}
+    # By the names that they are known by: what the head shares with another layer is of the head.
+    last = tuple(name for name, parameter in module.named_parameters() if parameter in of_head)
     head = tuple(name for name in last if name in names)
     if not head:
         raise UserError(
@@ -125,6 +128,24 @@ def names_by_rule(rule: PartRule, module: nn.Module) -> Patterns:
     return head if rule == "head" else tuple(name for name in names if name not in head)
 
 
+def last_module(module: nn.Module) -> str:
+    """The name of the head: of the last module that owns parameters, also if it shares them with others."""
+    names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
+    if not names:
+        raise UserError(f"the model {type(module).__name__} has no parameters, so nothing can be trained")
+    return layer_of(names[-1])
+
+
+def layer_of(name: str) -> str:
+    """The name of the layer that a parameter is of; what parametrizations have are their layer's.
+
+    >>> layer_of("output.weight"), layer_of("output.parametrizations.weight.original0"), layer_of("weight")
+    ('output', 'output', '')
+    """
+    path = name.split(".")[:-1]
+    return ".".join(path[: path.index("parametrizations")] if "parametrizations" in path else path)
+
+
 def last_layer(names: Iterable[str]) -> Patterns:
     """Patterns for the parameters of the last layer that has any.
 
@@ -132,8 +153,7 @@ def last_layer(names: Iterable[str]) -> Patterns:
     ('output.weight', 'output.bias')
     """
     names = tuple(names)
-    layer, _, _ = names[-1].rpartition(".")
-    return tuple(name for name in names if name.rpartition(".")[0] == layer)
+    return tuple(name for name in names if layer_of(name) == layer_of(names[-1]))
 
 
 def require_names(params: Params, known: Collection[str], whole: str) -> None:

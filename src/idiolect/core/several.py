@@ -15,7 +15,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from idiolect.core.modules import last_module
+from idiolect.core.parts import last_module
 from idiolect.core.tree import Params
 from idiolect.errors import UserError
 

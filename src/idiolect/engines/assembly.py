@@ -15,10 +15,10 @@ from idiolect.core.device import CPU
 from idiolect.core.fixed import training_only
 from idiolect.core.hyper import STRICT
 from idiolect.core.method import Method
-from idiolect.core.modules import last_module
+from idiolect.core.modules import names_of_tied_parameters
 from idiolect.core.objective import Objective, in_precision, seeded_module
 from idiolect.core.observed import observed
-from idiolect.core.parts import PartRule, Patterns
+from idiolect.core.parts import PartRule, Patterns, last_module, layer_of
 from idiolect.core.statistics import Variant, with_statistics
 from idiolect.core.task import Task
 from idiolect.data.federation import Federation
@@ -90,7 +90,7 @@ def set_up(
     module = in_precision(model, dtype) if isinstance(model, nn.Module) else seeded_module(model, seed, dtype)
     module = (module if train is None else training_only(module, train)).to(CPU)
     objective = Objective(module, federation.task, weight_decay, clip)
-    _refuse_fixed_head(method, module)
+    _refuse_unfit_head(method, module)
     _refuse_mixed_rows(method, objective, statistics)
     method = observed(with_own_codec(method.for_model(module)))
     return Setting(
@@ -113,14 +113,22 @@ def _refuse_unfit_task(method: Method, task: Task) -> None:
         )
 
 
-def _refuse_fixed_head(method: Method, module: nn.Module) -> None:
+def _refuse_unfit_head(method: Method, module: nn.Module) -> None:
+    if not innermost_method(method).trains_head:
+        return
     head = last_module(module)
     is_whole = all(parameter.requires_grad for parameter in module.get_submodule(head).parameters())
-    if innermost_method(method).trains_head and not is_whole:
+    if not is_whole:
         raise UserError(
             f"method={method.name} trains the last layer of a model, {head!r}, which is fixed here or has an "
             "adapter in its place; let `train` or model.adapter.layers leave it to the method"
         )
+    for other, name in names_of_tied_parameters(module).items():
+        if head in (layer_of(other), layer_of(name)):
+            raise UserError(
+                f"method={method.name} takes the last layer of a model, {head!r}, apart from the others, and "
+                f"{other!r} is the same parameter as {name!r}; let the last layer have its own"
+            )
 
 
 def _refuse_mixed_rows(method: Method, objective: Objective, statistics: Variant | None) -> None:

@@ -67,7 +67,8 @@ def linear_head(params: Params) -> tuple[str, str | None]:
     names = core.last_layer(params)
     weights = [name for name in names if params[name].ndim == 2]
     biases = [name for name in names if params[name].ndim == 1]
-    if len(weights) != 1 or len(biases) > 1 or len(names) != len(weights) + len(biases):
+    is_plain = len(names) == len(weights) + len(biases) and not any("parametrizations" in n for n in names)
+    if len(weights) != 1 or len(biases) > 1 or not is_plain:
         raise UserError(
             "prototypes are means of what enters a last layer that is linear, and this model's "
             f"last layer has {', '.join(names)}; let the model end in nn.Linear"

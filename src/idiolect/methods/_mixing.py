@@ -12,6 +12,7 @@ from torch import Tensor
 
 from idiolect import core
 from idiolect.core import Params, Site, rng, tree
+from idiolect.core.inputs import take_rows
 
 LOOKED_AT = 10  # passes whose losses tell whether the learning is over
 
@@ -42,14 +43,16 @@ class Blend(NamedTuple):
         """ŵ."""
         return {**self.below, **self.upper(weights)}
 
-    def moved(self, weights: Params, rate: float, batch: core.Batch, objective: core.Objective) -> Params:
-        """One step of the weights."""
-        slopes = objective.gradient(self.upper(weights), batch, fixed=self.below)
+    def moved(
+        self, weights: Params, rate: float, batch: core.Batch, objective: core.Objective
+    ) -> tuple[Params, Tensor]:
+        """One step of the weights, and the loss before it."""
+        slopes, loss = objective.gradient_and_loss(self.upper(weights), batch, fixed=self.below)
 
         def step(weight: Tensor, slope: Tensor, own: Tensor, shared: Tensor) -> Tensor:
             return (weight - rate * slope * (shared - own)).clamp(0, 1)
 
-        return tree.map_tree(step, weights, slopes, self.own, self.shared)
+        return tree.map_tree(step, weights, slopes, self.own, self.shared), loss
 
     @property
     def differs(self) -> Tensor:
@@ -61,23 +64,24 @@ class Blend(NamedTuple):
 def sample(site: Site, share: float, batch_size: int) -> list[core.Batch]:
     """A share of the client's rows by its key, without replacement and at least a batch, in batches.
 
-    As many batches as the largest client here needs: whoever has fewer rows has empty ones at the end.
+    As many batches as the largest client here needs: whoever has fewer rows has empty places at the end.
     """
     rows, size = site.all_rows, site.size.clamp_min(1)
     taken = torch.maximum((share * size).ceil().long(), size.clamp_max(batch_size))
     width = len(rows.weights)
     most = max(math.ceil(share * width), min(batch_size, width))
-    key = rng.fold(site.key, rng.key(0, "mixing"))
+    place = torch.arange(most, device=size.device)
+    chosen = rng.permute(place % size, size, rng.fold(site.key, rng.key(0, "mixing")))
+    inputs, targets = take_rows(rows.inputs, chosen), rows.targets[chosen]
+    counts = (place < taken).to(rows.weights.dtype)
     batches = []
     for start in range(0, most, batch_size):
-        place = torch.arange(start, start + batch_size, device=size.device)
-        chosen = rng.permute(place % size, size, key)
-        counts = (place < taken).to(rows.weights.dtype)
+        some = slice(start, start + batch_size)
         batches.append(
-            rows._replace(
-                inputs=rows.inputs[chosen],
-                targets=rows.targets[chosen],
-                weights=counts / counts.sum().clamp_min(1),
+            core.Batch(
+                inputs=take_rows(inputs, some),
+                targets=targets[some],
+                weights=counts[some] / counts[some].sum().clamp_min(1),
                 key=tree.map_tree(lambda noise, start=start: rng.fold(noise, start), rows.key),
             )
         )
@@ -92,29 +96,24 @@ class Learning(NamedTuple):
     objective: core.Objective
     rate: float
 
-    def one_pass(self, weights: Params) -> list[Params]:
-        """The weights before each batch, and after the last."""
-        path = [weights]
-        for batch in self.batches:
-            moved = self.blend.moved(path[-1], self.rate, batch, self.objective)
-            path.append(tree.where(batch.weights.sum() > 0, moved, path[-1]))
-        return path
+    def one_pass(self, weights: Params) -> tuple[Params, Tensor]:
+        """The weights after all batches, and the mean loss of those that have rows, each before its step."""
+        losses: list[Tensor] = []
+        filled = [batch.weights.sum() > 0 for batch in self.batches]
+        for batch, has_rows in zip(self.batches, filled, strict=True):
+            moved, loss = self.blend.moved(weights, self.rate, batch, self.objective)
+            weights = tree.where(has_rows, moved, weights)
+            losses.append(torch.where(has_rows, loss, 0.0))
+        return weights, torch.stack(losses).sum() / torch.stack(filled).sum().clamp_min(1)
 
     def until_still(self, weights: Params, spread: float, most: int) -> Params:
         """Passes until the last ones' losses have a smaller standard deviation; not more than `most`."""
         losses: list[Tensor] = []
         going = torch.tensor(True, device=self.batches[0].weights.device)
         for _ in range(most):
-            path = self.one_pass(weights)
-            weights = tree.where(going, path[-1], weights)
-            losses = [*losses[1 - LOOKED_AT :], self._mean_loss(path)]
+            learned, loss = self.one_pass(weights)
+            weights = tree.where(going, learned, weights)
+            losses = [*losses[1 - LOOKED_AT :], loss]
             if len(losses) == LOOKED_AT:
                 going = going & (torch.stack(losses).std(correction=0) >= spread)
         return weights
-
-    def _mean_loss(self, path: list[Params]) -> Tensor:
-        """Over the batches that have rows, each with the weights before it."""
-        filled = torch.stack([batch.weights.sum() > 0 for batch in self.batches])
-        pairs = zip(path[:-1], self.batches, strict=True)
-        losses = [self.objective.training_loss(self.blend.model(at), batch) for at, batch in pairs]
-        return torch.where(filled, torch.stack(losses), 0.0).sum() / filled.sum().clamp_min(1)

@@ -107,7 +107,7 @@ class FedALA(core.Method, core.Exchange):
         """A_i by a pass, unless it was learned just now; w_i <- ŵ."""
         learning = self.learning(client, down.w, site)
         has_started = (client.started >= 0) & (client.started < torch.as_tensor(site.clock.round))
-        weights = tree.where(has_started, learning.one_pass(client.weights)[-1], client.weights)
+        weights = tree.where(has_started, learning.one_pass(client.weights)[0], client.weights)
         return client._replace(w=learning.blend.model(weights), weights=weights)
 
     def step(self, work: Client, client: Client, down: Down, batches: Batches, site: Site) -> Client:
@@ -129,7 +129,7 @@ class FedALA(core.Method, core.Exchange):
 
     def adapt(self, client: Client, brief: Down, site: Site) -> Client:
         """A_i by a pass with the newest w."""
-        return client._replace(weights=self.learning(client, brief.w, site).one_pass(client.weights)[-1])
+        return client._replace(weights=self.learning(client, brief.w, site).one_pass(client.weights)[0])
 
     def predictors(self, client: Client, brief: Down) -> core.Predictors:
         """w, w_i, and ŵ."""

@@ -21,6 +21,7 @@ from torch.func import vmap
 
 from idiolect import core
 from idiolect.core import STRICT, Batches, Neighbours, Params, Site, Store, hyper, rng, tree
+from idiolect.core.inputs import take_rows
 from idiolect.core.neighbours import mixed_answer, values_of, votes
 
 _GRID = 101  # values of λ that are tried
@@ -122,7 +123,7 @@ class KNNPer(core.Method, core.Exchange):
         """Store rows by the features that w gives them, and choose λ_i."""
         rows, dtype, device = site.all_rows, site.objective.dtype, site.size.device
         chosen, taken = self._chosen(rows, site, len(brief.places))
-        features = site.objective.features(brief.w, rows.inputs[chosen]).flatten(1)
+        features = site.objective.features(brief.w, take_rows(rows.inputs, chosen)).flatten(1)
         size = features.shape[1] * self.bandwidth if self.kernel == "squared" else self.bandwidth
         store = Store(
             features=features * taken[:, None],  # nothing of what only pads

@@ -30,6 +30,11 @@ def load_weights(module: nn.Module, path: str) -> nn.Module:
             for name in misshapen[:1]
         ),
         *_told("nor do the shapes fit of", misshapen[1:]),
+        *_told("there are complex numbers in", [name for name in weights if weights[name].is_complex()]),
+        *_told(
+            "there are numbers that are not finite in",
+            [name for name in weights if not weights[name].isfinite().all()],
+        ),
     ]
     if flaws:
         kind = type(module).__name__

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from idiolect.core import tree
 from idiolect.core.cohort import Cohort
 from idiolect.core.tree import Tree
+from idiolect.data.federation import Federation
 from idiolect.participation.sampling import Uniform
 from idiolect.simulation import EngineName, Simulation
 from idiolect.testing.problems import small_network, uneven_classification
@@ -66,6 +67,7 @@ def simulate(
     engine: EngineName = "sequential",
     plan: Any = None,
     model: Callable[[], nn.Module] = small_network,
+    federation: Callable[[], Federation] = uneven_classification,
     **options: Any,
 ) -> Simulation:
     """The method on an uneven classification problem in float64."""
@@ -73,7 +75,7 @@ def simulate(
     return Simulation(
         method,
         model,
-        uneven_classification(),
+        federation(),
         plan=plan,
         engine=engine,
         dtype=torch.float64,

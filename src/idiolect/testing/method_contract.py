@@ -29,7 +29,7 @@ from idiolect.testing.contract import (
     through_bytes,
 )
 from idiolect.testing.delegates import Reversed, Typed, Watched, Wired
-from idiolect.testing.problems import ZOO, Quadratics
+from idiolect.testing.problems import ZOO, NetworkOfHalves, Quadratics, in_halves
 
 CONVERGED = 1e-6
 LOSSY = CodecConfig(up="topk", keep=0.5)
@@ -78,6 +78,7 @@ def check_method(
             (f"vectorised equals sequential on {name}", lambda model=model: _agree_on(method, model))
             for name, model in ZOO.items()
         ),
+        ("rows may have several inputs", lambda: _several_inputs_welcome(method, plain)),
         ("the order of clients is irrelevant", lambda: _order_irrelevant(method, plain)),
         ("a client can join at any round", lambda: _arrivals_welcome(method)),
         ("a newcomer gets a model of its own", lambda: _newcomers_welcome(method)),
@@ -137,6 +138,15 @@ def _agree_on(method: Method, model: Callable[[], nn.Module]) -> None:
         return
     vectorised = simulate(copy.deepcopy(method), "vectorised", model=model)
     require_equal(everything(vectorised.play(2)), everything(sequential.play(2)), EQUAL)
+
+
+def _several_inputs_welcome(method: Method, whole: Played) -> None:
+    """The same rows and network, with the features in two inputs by name; a method may refuse it in words."""
+    try:
+        halves = simulate(copy.deepcopy(method), "vectorised", model=NetworkOfHalves, federation=in_halves)
+    except UserError:
+        return
+    require_equal(everything(halves.play(2)), whole(), EQUAL)
 
 
 def _order_irrelevant(method: Method, forwards: Played) -> None:

@@ -1,7 +1,7 @@
 """Small federations on which a wrong sign, factor or order cannot hide: nothing about them is symmetric."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,29 @@ def uneven_classification(clients: int = 5, features: int = 4, classes: int = 3)
 def small_network(features: int = 4, classes: int = 3) -> nn.Module:
     """A network with one hidden layer."""
     return nn.Sequential(nn.Linear(features, 5), nn.Tanh(), nn.Linear(5, classes))
+
+
+def in_halves() -> Federation:
+    """The rows of `uneven_classification`, each in two inputs by name."""
+    federation = uneven_classification()
+    left, right = federation.inputs.chunk(2, dim=1)
+    return replace(federation, inputs={"left": left, "right": right})
+
+
+class NetworkOfHalves(nn.Module):
+    """The network of `small_network`, with the same names, for rows in halves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name, layer in small_network().named_children():
+            self.add_module(name, layer)
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        """[rows, features / 2] twice -> [rows, classes]."""
+        x = torch.cat([left, right], dim=1)
+        for layer in self.children():
+            x = layer(x)
+        return x
 
 
 class Residual(nn.Module):
