@@ -53,9 +53,8 @@ def gradient(function: Callable[[T], Tensor], at: T) -> T:
     variables = [leaf.detach().requires_grad_() for leaf in leaves]
     with torch.enable_grad():
         value = function(pytree.tree_unflatten(variables, structure))
-    if (
-        not value.requires_grad
-    ):  # nothing of the tree is used in the function, as a layer beside a model's way
+    # Of a layer that a model has and does not use, nothing is in the function.
+    if not value.requires_grad:
         return pytree.tree_map(torch.zeros_like, at)
     slopes = torch.autograd.grad(value, variables, materialize_grads=True)
     return pytree.tree_unflatten(slopes, structure)
