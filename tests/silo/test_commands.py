@@ -102,7 +102,7 @@ BAD_SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"silos": ["coordinator", "b"]}, "silo 'coordinator' is not possible: a file or folder of ours"),
     ({"answer_seconds": "soon"}, "answer_seconds=soon is not possible: it must be a number above 0"),
     ({"answer_seconds": float("nan")}, "answer_seconds=nan is not possible: it must be a number above 0"),
-    ({"patience_seconds": -1}, "patience_seconds=-1 is not possible: it must be a number above 0"),
+    ({"patience_seconds": -1}, "patience_seconds=-1 is not possible: it must be a number from 0 on"),
     ({"most_megabytes": None}, "most_megabytes=None is not possible: it must be a number above 0"),
     ({"schema": {**SCHEMA, "columns": {}}}, "schema.columns={} is not possible: give one or more"),
     ({"schema": {**SCHEMA, "columns": {"age": {"mean": "x"}}}}, "schema.columns.age.mean=x is not possible"),

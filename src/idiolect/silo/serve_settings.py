@@ -156,9 +156,9 @@ def serve_settings(settings: Mapping[str, Any], folder: Path) -> ServeSettings:
     if minimum is not None and (type(minimum) is not int or not 1 <= minimum <= len(silos)):
         raise UserError(f"minimum_replies={minimum} is not possible: it must be from 1 to {len(silos)}")
     patience = Patience(
-        answer_seconds=_positive(own, "answer_seconds", Patience.answer_seconds),
-        total_seconds=_positive(own, "patience_seconds", Patience.total_seconds),
-        megabytes=_positive(own, "most_megabytes", Patience.megabytes),
+        answer_seconds=_number(own, "answer_seconds", Patience.answer_seconds),
+        total_seconds=_number(own, "patience_seconds", Patience.total_seconds, zero=True),
+        megabytes=_number(own, "most_megabytes", Patience.megabytes),
     )
     schema = read_schema(own["schema"], folder, config.seed)
     secure = SecureSettings.read(own.get("secure"), len(silos))
@@ -180,10 +180,14 @@ def _names(silos: Any) -> tuple[str, ...]:
     return names
 
 
-def _positive(own: Mapping[str, Any], key: str, usual: float) -> float:
+def _number(own: Mapping[str, Any], key: str, usual: float, *, zero: bool = False) -> float:
+    """A positive number of the file; `zero`: or none at all, as who does not want to wait says."""
     value = own.get(key, usual)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise UserError(f"{key}={value} is not possible: it must be a number above 0")
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+    if not is_number or (value == 0 and not zero):
+        raise UserError(
+            f"{key}={value} is not possible: it must be a number {'from 0 on' if zero else 'above 0'}"
+        )
     return float(value)
 
 
