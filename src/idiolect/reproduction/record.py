@@ -1,6 +1,5 @@
 """What is kept of a recipe that was played: plain data, from which pages and the index are written."""
 
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,8 @@ from idiolect.reproduction.plan import Plan
 from idiolect.reproduction.played import Compared, Judged, PlayedRecipe
 from idiolect.reproduction.recipe import PAPERS
 from idiolect.reproduction.table import table_of
-from idiolect.runs.folder import RunFolder, versions
+from idiolect.runs.folder import RunFolder
+from idiolect.runs.provenance import versions
 from idiolect.store.files import read_json, write_json
 from idiolect.strict_json import nan_for_null
 
@@ -36,7 +36,7 @@ def record_of(played: PlayedRecipe) -> dict[str, Any]:
         "data": _data_names(played),
         "seeds": list(plan.seeds),
         "command": command(plan),
-        "made_with": {**versions(), "commit": commit()},
+        "made_with": _made_with(played),
         "seconds": _seconds(played),
         "runs": plan.number_of_runs,
         "metric": played.metric,
@@ -55,18 +55,6 @@ def command(plan: Plan) -> str:
     seeds = "" if usual else f" --seeds {','.join(map(str, plan.seeds))}"
     size = "" if plan.asked_size == "small" else f" --size {plan.asked_size}"
     return f"idiolect reproduce {plan.recipe.name}{size}{seeds}"
-
-
-def commit() -> str | None:
-    """The commit of the source tree that the package is run from, if it is one."""
-    place = Path(__file__).resolve().parent.parent
-    asked = subprocess.run(
-        ["git", "-C", str(place), "log", "-1", "--format=%h", "--", "."],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return asked.stdout.strip() or None if asked.returncode == 0 else None
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:
@@ -112,9 +100,20 @@ def _data_names(played: PlayedRecipe) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def _made_with(played: PlayedRecipe) -> dict[str, str]:
+    """What computed the runs, which may be older than this page; several versions are all named."""
+    runs = [RunFolder(folder).facts()["versions"] for folder in _finished(played)] or [versions()]
+    names = dict.fromkeys(name for run in runs for name in run)
+    return {name: ", ".join(sorted({run[name] for run in runs if name in run})) for name in names}
+
+
 def _seconds(played: PlayedRecipe) -> float:
-    """Of training in all runs, those to choose by as well, one after the other."""
+    """Of training in all runs, one after the other."""
+    return float(sum(RunFolder(folder).timing()["seconds"].max() for folder in _finished(played)))
+
+
+def _finished(played: PlayedRecipe) -> list[Path]:
+    """The folders of all finished runs, those to choose by as well."""
     folders = {config.folder for trials in played.plan.trials.values() for _, config in trials}
     folders |= {run.path for runs in played.runs.values() for run in runs.values()}
-    finished = [folder for folder in folders if (folder / "summary.json").is_file()]
-    return float(sum(RunFolder(folder).timing()["seconds"].max() for folder in finished))
+    return [folder for folder in folders if (folder / "summary.json").is_file()]

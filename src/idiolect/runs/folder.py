@@ -23,17 +23,14 @@ A run between silos has more files: see `silo/served_run.py`. Until a run is fin
 `parts/metrics-000005.parquet` and so on, each written at once; `RunFolder.metrics()` reads either.
 """
 
-import platform
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 
 from idiolect.core.device import find_device
 from idiolect.data.federation import Federation, fingerprint
@@ -53,6 +50,7 @@ from idiolect.runs.checkpoint import (
 )
 from idiolect.runs.config import RunConfig, resolve
 from idiolect.runs.newcomers import COLUMNS as NEWCOMER_COLUMNS
+from idiolect.runs.provenance import versions
 from idiolect.runs.records import TABLES, TableName, join
 from idiolect.runs.rounds import Training
 from idiolect.runs.run_summary import as_computed
@@ -364,14 +362,3 @@ def client_table(federation: Federation) -> pd.DataFrame:
             "test": federation.test.sizes.numpy(),
         }
     )
-
-
-def versions() -> dict[str, str]:
-    """What computed the numbers."""
-    packages = {name: version(name) for name in ("idiolect", "torch", "numpy")}
-    return {
-        **packages,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "threads": str(torch.get_num_threads()),
-    }

@@ -16,8 +16,9 @@ from idiolect.data.preprocessing import Preprocessing
 from idiolect.evaluation.intervals import RESAMPLES, Interval, interval_of, interval_of_mean
 from idiolect.evaluation.metrics import PARTS, rows_of
 from idiolect.runs.config import RunConfig
-from idiolect.runs.folder import RunFolder, versions
+from idiolect.runs.folder import RunFolder
 from idiolect.runs.personal_model import PersonalModel
+from idiolect.runs.provenance import versions
 from idiolect.simulation import Simulation
 
 FORMAT = "idiolect-card-1"
