@@ -10,6 +10,8 @@ from torch.func import grad
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _get_current_dispatch_mode as _current_dispatch_mode
 
+from idiolect.core import tree
+
 T = TypeVar("T")
 M = TypeVar("M")
 
@@ -44,17 +46,16 @@ def gradient_and_more(function: Callable[[T], tuple[Tensor, M]], at: T) -> tuple
 
 def gradient(function: Callable[[T], Tensor], at: T) -> T:
     """The gradient of a scalar function of a tree, as a tree of the same structure."""
-    if not pytree.tree_leaves(at):  # a part of a model may be empty
+    leaves = tree.leaves(at)
+    if not leaves:  # a part of a model may be empty
         return at
     if is_transformed():
         return grad(function)(at)
     # Elsewhere plain autograd takes the same derivatives, in half the time where operations are small.
-    leaves, structure = pytree.tree_flatten(at)
     variables = [leaf.detach().requires_grad_() for leaf in leaves]
     with torch.enable_grad():
-        value = function(pytree.tree_unflatten(variables, structure))
+        value = function(tree.with_leaves(at, variables))
     # Of a layer that a model has and does not use, nothing is in the function.
     if not value.requires_grad:
-        return pytree.tree_map(torch.zeros_like, at)
-    slopes = torch.autograd.grad(value, variables, materialize_grads=True)
-    return pytree.tree_unflatten(slopes, structure)
+        return tree.zeros_like(at)
+    return tree.with_leaves(at, torch.autograd.grad(value, variables, materialize_grads=True))

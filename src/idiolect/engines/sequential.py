@@ -1,6 +1,7 @@
 """One client at a time: the executable specification that every other engine is tested against."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -108,22 +109,23 @@ class Sequential:
         setting, train = self.setting, self.setting.federation.train
         rows = self._all_rows(train, one.ids[0], round_number) if exchange.sees_all_rows else None
         validation = self._validation_rows(exchange, one.ids[0], round_number)
+        local_steps = setting.clock_steps(exchange)
 
-        def at(step: int) -> Site:
-            clock = Clock(torch.tensor(round_number), torch.tensor(step), setting.clock_steps(exchange))
-            return Site(
-                objective=setting.objective,
-                client_id=self._there(one.ids[0]),
-                size=self._there(train.sizes[one.ids[0]]),
-                steps=self._there(one.steps[0]),
-                full_steps=self._there(one.full_steps[0]),
-                key=self._there(setting.client_key(one.ids[0], round_number)),
-                clock=self._there(clock),
-                rows=rows,
-                validation=validation,
-            )
+        def clock(step: int) -> Clock:
+            return self._there(Clock(torch.tensor(round_number), torch.tensor(step), local_steps))
 
-        return at
+        site = Site(
+            objective=setting.objective,
+            client_id=self._there(one.ids[0]),
+            size=self._there(train.sizes[one.ids[0]]),
+            steps=self._there(one.steps[0]),
+            full_steps=self._there(one.full_steps[0]),
+            key=self._there(setting.client_key(one.ids[0], round_number)),
+            clock=clock(0),
+            rows=rows,
+            validation=validation,
+        )
+        return lambda step: replace(site, clock=clock(step))
 
     def _validation_rows(
         self, viewer: Exchange | Method, client_id: Tensor, round_number: int

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 from torch._C._functorch import maybe_current_level
 from torch.func import vmap
-from torch.utils import _pytree as pytree
 
 from idiolect.core import rng, tree
 from idiolect.core.inputs import Inputs
@@ -161,12 +160,11 @@ class PrivateObjective(Objective):
         key = rng.fold(key, _NOISE, zlib.crc32(self._origin.encode()), self._released[0])
         self._released[0] += 1
         deviation = self._privacy.multiplier * self._privacy.clip
-        leaves, structure = pytree.tree_flatten(total)
-        noisy = [
+        noisy = (
             (leaf + (deviation * rng.normal(rng.fold(key, place), *leaf.shape)).to(leaf.dtype)) * self._share
-            for place, leaf in enumerate(leaves)
-        ]
-        return pytree.tree_unflatten(noisy, structure)
+            for place, leaf in enumerate(tree.leaves(total))
+        )
+        return tree.with_leaves(total, noisy)
 
     def _rows_at_once(self, params: Params) -> int:
         return max(1, _BYTES_AT_ONCE // sum(leaf.nbytes for leaf in tree.leaves(params)))

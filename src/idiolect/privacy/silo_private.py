@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from idiolect.core import rng, tree
 from idiolect.core.around import MethodAround, innermost_method, sums_uploads
@@ -151,12 +150,11 @@ def _moved(start: Tensor, move: Tensor) -> Tensor:
 
 def with_noise(message: Message, deviation: float, key: Tensor) -> Message:
     """A message with Gaussian noise of some standard deviation in every entry."""
-    leaves, structure = pytree.tree_flatten(message)
-    noisy = [
+    noisy = (
         leaf + (deviation * rng.normal(rng.fold(key, place), *leaf.shape)).to(leaf.dtype)
-        for place, leaf in enumerate(leaves)
-    ]
-    return pytree.tree_unflatten(noisy, structure)
+        for place, leaf in enumerate(tree.leaves(message))
+    )
+    return tree.with_leaves(message, noisy)
 
 
 def _unlike_clients() -> Cohort:

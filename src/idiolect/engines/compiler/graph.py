@@ -24,6 +24,13 @@ def is_pure(node: Node) -> bool:
     return torch.Tag.nondeterministic_seeded not in node.target.tags  # type: ignore[union-attr]
 
 
+def drop_unused(graph: Graph) -> None:
+    """Erase what nothing reads. torch's own looks up in every node whether it is pure, which takes longer."""
+    for node in reversed(graph.nodes):
+        if not node.users and (is_pure(node) or node.op == "get_attr"):
+            graph.erase_node(node)
+
+
 def is_like(one: Any, other: Node) -> bool:
     """Whether two results are tensors of the same shape and type."""
     if not (isinstance(one, Node) and _is_tensor(one) and _is_tensor(other)):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch.fx import Graph, Node
 
-from idiolect.engines.compiler.graph import is_pure
+from idiolect.engines.compiler.graph import drop_unused, is_pure
 from idiolect.engines.compiler.linear import SUMS, is_multiple, summands
 
 
@@ -21,14 +21,13 @@ def split_off_shared(graph: Graph, fixed: Sequence[Node]) -> Graph:
             del moved[node]  # a factor costs nothing in a sum, but a pass here
     needed = [node for node in moved if node not in fixed and any(user not in moved for user in node.users)]
     shared.output([moved[node] for node in needed])
-    shared.eliminate_dead_code()
+    drop_unused(shared)
     *_, last = (node for node in graph.nodes if node.op == "placeholder")
     for node in reversed(needed):
         with graph.inserting_after(last):
             argument = graph.placeholder(f"shared_{node.name}")
         argument.meta = node.meta
         node.replace_all_uses_with(argument)
-    graph.eliminate_dead_code()
     return shared
 
 

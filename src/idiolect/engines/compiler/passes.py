@@ -8,6 +8,7 @@ from torch.fx import Graph, Node
 
 from idiolect.engines.compiler.common import merge_equals
 from idiolect.engines.compiler.fuse import fuse_updates
+from idiolect.engines.compiler.graph import drop_unused
 from idiolect.engines.compiler.hoist import split_off_shared
 from idiolect.engines.compiler.in_place import give_results_own_memory, overwrite_what_is_used_up
 from idiolect.engines.compiler.linear import combine_inner_steps
@@ -107,4 +108,4 @@ def apply_passes(program: Program, chosen: frozenset[str]) -> None:
     for name in _ORDER:
         if name in chosen:
             PASSES[name](program)
-            program.graph.eliminate_dead_code()
+            drop_unused(program.graph)

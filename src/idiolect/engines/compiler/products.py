@@ -39,7 +39,6 @@ def shrink_inner_products(graph: Graph) -> None:
             total = call(graph, aten.mul.Tensor, _turned(graph, a), smaller)
             total = call(graph, aten.sum.dim_IntList, total, axes)
         node.replace_all_uses_with(total)
-    graph.eliminate_dead_code()
 
 
 def distribute_products(graph: Graph) -> None:
@@ -62,7 +61,6 @@ def distribute_products(graph: Graph) -> None:
                     products[part] = factor.multiply(graph, part, products)
             node.replace_all_uses_with(products[model])
         products.setdefault(model, node)
-    graph.eliminate_dead_code()
 
 
 def _unknown_parts(model: Node, products: dict[Node, Node]) -> list[Node]:
