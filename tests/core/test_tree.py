@@ -100,7 +100,7 @@ def shuffled(like: State) -> State:
         lambda a, b: tree.flatten_rows(tree.stack([b]), like=a),
         lambda a, b: tree.unflatten(tree.flatten(b, like=a), a),
         lambda a, b: tree.from_named(tree.to_named(b), a),
-        lambda a, b: tuple(tree.leaves(b, like=a)),
+        lambda a, b: tree.leaves(b, like=a),
     ],
 )
 def test_two_trees_are_combined_by_name_and_others_refused(combined: Callable[[State, State], Any]) -> None:

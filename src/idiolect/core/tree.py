@@ -41,11 +41,11 @@ def _mapped(function: Callable[..., Any], tree: Any, others: Sequence[Tree]) -> 
         return {
             name: _mapped(function, node, [other[name] for other in others]) for name, node in tree.items()
         }
-    if isinstance(tree, tuple):
+    if isinstance(tree, (tuple, list)):
         if not all(type(other) is type(tree) and len(other) == len(tree) for other in others):
             raise _UnlikeError
         nodes = [_mapped(function, node, own) for node, *own in zip(tree, *others, strict=True)]
-        return type(tree)(*nodes) if hasattr(tree, "_fields") else tuple(nodes)
+        return type(tree)(*nodes) if hasattr(tree, "_fields") else type(tree)(nodes)
     return function(tree, *others)
 
 

@@ -114,7 +114,7 @@ class Sequential:
         def clock(step: int) -> Clock:
             return self._there(Clock(torch.tensor(round_number), torch.tensor(step), local_steps))
 
-        site = Site(
+        start = Site(
             objective=setting.objective,
             client_id=self._there(one.ids[0]),
             size=self._there(train.sizes[one.ids[0]]),
@@ -125,7 +125,7 @@ class Sequential:
             rows=rows,
             validation=validation,
         )
-        return lambda step: replace(site, clock=clock(step))
+        return lambda step: replace(start, clock=clock(step))
 
     def _validation_rows(
         self, viewer: Exchange | Method, client_id: Tensor, round_number: int

@@ -46,7 +46,7 @@ class Watched(Delegate):
             return attribute
 
         def call(*arguments: Any) -> Any:
-            trees = tuple(a for a in arguments if isinstance(a, dict | tuple | Tensor))
+            trees = [a for a in arguments if isinstance(a, dict | tuple | Tensor)]
             before = tree.map_tree(torch.clone, trees)
             result = attribute(*arguments)
             for old, new in zip(tree.leaves(before), tree.leaves(trees), strict=True):
