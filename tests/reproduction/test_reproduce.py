@@ -157,6 +157,12 @@ def test_a_run_that_fails_does_not_take_the_others_with_it(tmp_path):
     assert len(found.failures) == 4
     assert all("fractions" in reason for reason in found.failures.values())
     assert [claim["verdict"] for claim in found.records[0]["claims"]][2] == "inconclusive"
+    for options in ([], ["--json"]):
+        words = ["reproduce", str(path), "--out", str(tmp_path / "out"), "--jobs", "1", *options]
+        said = CliRunner().invoke(app, words)
+        assert said.exit_code == 1
+        assert said.stderr.count("failed: ") == 4
+        assert "what cannot be" in said.stdout
 
 
 def test_other_seeds(file, tmp_path):

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import pandas as pd
 import typer
@@ -15,6 +15,9 @@ from idiolect.cli.console import ROUNDS_LEFT, print_json, print_table
 from idiolect.cli.options import JsonOption
 from idiolect.errors import UserError
 from idiolect.quantities import duration
+
+if TYPE_CHECKING:
+    from idiolect.reproduction.reproduce import Reproduction
 
 Names = Annotated[
     list[str] | None,
@@ -45,7 +48,8 @@ def reproduce(
 
     Example: idiolect reproduce additive-fig1b perm-fig1
 
-    What was played before is not played again; what was interrupted goes on.
+    What was played before is not played again; what was interrupted goes on. If a run failed, the exit code
+    is 1.
     """
     if listed:
         _print_list(idiolect.list_recipes(size=size, out=out), json=json)
@@ -74,14 +78,20 @@ def reproduce(
         )
     if json:
         print_json(found.records)
-        return
-    rows = [[name, says, verdict] for name, says, verdict in found.claims.itertuples(index=False)]
-    if rows:
-        print_table("What the papers claim", ["recipe", "claim", "verdict"], rows)
+    else:
+        _print_claims(found)
     for folder, reason in found.failures.items():
         typer.echo(f"failed: {folder}: {reason}", err=True)
     for name, reason in found.missing.items():
         typer.echo(f"not played: {name}: {reason}", err=True)
+    if found.failures:  # a script that goes on with the numbers must notice
+        raise typer.Exit(1)
+
+
+def _print_claims(found: "Reproduction") -> None:
+    rows = [[name, says, verdict] for name, says, verdict in found.claims.itertuples(index=False)]
+    if rows:
+        print_table("What the papers claim", ["recipe", "claim", "verdict"], rows)
     typer.echo(f"numbers, figures and pages: {found.out / 'README.md'}")
 
 
