@@ -43,9 +43,7 @@ def test_pages_open_fit_and_have_no_barriers(
 def test_verdicts_are_words_and_lead_to_their_figures(browser: Browser, out: Path) -> None:
     browser.open(out / "additive.html", width=1280)
     assert PAPERS["additive"] in browser.evaluate("document.querySelector('h1').textContent")
-    verdicts = (
-        "[...document.querySelectorAll('.claims td:nth-child(2)')].map(cell => cell.textContent.trim())"
-    )
+    verdicts = "[...document.querySelectorAll('.claims > li > strong')].map(cell => cell.textContent.trim())"
     assert set(browser.evaluate(verdicts)) == {"✓ confirmed"}
     links = "[...document.querySelectorAll('nav a')].map(a => document.querySelector(a.hash) !== null)"
     assert browser.evaluate(links) == [True, True]

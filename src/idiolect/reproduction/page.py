@@ -1,6 +1,7 @@
 """Recipes as pages that need nothing else: claims with their verdicts, figures to hover and zoom, numbers."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,8 @@ from idiolect.reproduction.recipe import PAPERS
 from idiolect.reproduction.record import Record
 from idiolect.reproduction.words import MARKS, about, chosen, numbers, seen, verdict_words
 from idiolect.store.files import write_bytes
+
+SHOWN_AT_ONCE = 3  # comparisons of a claim
 
 
 class Shown(NamedTuple):
@@ -59,18 +62,26 @@ def _prose(markdown: str, *, alone: bool) -> str:
 
 def _section(recipe: Shown, *, alone: bool) -> dict[str, Any]:
     record, name = recipe.record, recipe.record["name"]
-    claims = [
-        {**claim, "mark": MARKS[claim["verdict"]], "seen": [seen(claim, one) for one in claim["compared"]]}
-        for claim in record["claims"]
-    ]
     return {
         "record": record,
         "about": about(record),
         "verdicts": verdict_words(record),
-        "claims": claims,
+        "claims": [_claim(claim) for claim in record["claims"]],
         "found": _prose(record["found"], alone=alone),
         "left_open": _prose(record["left_open"], alone=alone),
         "numbers": numbers(record),
         "chosen": chosen(record),
         "figures": charts_html(recipe.charts, prefix="" if alone else f"{name}-", headings=3),
+    }
+
+
+def _claim(claim: Mapping[str, Any]) -> dict[str, Any]:
+    """A claim with its comparisons; many are folded away behind how many there are of each verdict."""
+    verdicts = Counter(MARKS[one["verdict"]] for one in claim["compared"])
+    many = ", ".join(f"{number} {mark}" for mark, number in verdicts.items())
+    return {
+        **claim,
+        "mark": MARKS[claim["verdict"]],
+        "seen": [seen(claim, one) for one in claim["compared"]],
+        "comparisons": f"{verdicts.total()} comparisons: {many}" if verdicts.total() > SHOWN_AT_ONCE else "",
     }
