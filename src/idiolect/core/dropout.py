@@ -114,12 +114,53 @@ def attention(
     return weights * dropped(weights, uniform, dropout_p) @ value
 
 
+def _recurrent(function: Any) -> Callable[..., tuple[Tensor, ...]]:
+    """Layers one by one, with units between them set to zero, which torch does inside of its kernel.
+
+    They are called with (input, states, weights, ...) or, for sequences of different lengths that are packed,
+    with (input, batch sizes, states, weights, ...), and behind that in both cases with whether there are
+    biases, how many layers, p, whether it is training, whether they go both ways, and, if not packed, where
+    the rows are.
+    """
+
+    def replacement(uniform: Uniform, input: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+        is_packed = isinstance(arguments[2], list | tuple)
+        sizes, options = arguments[:is_packed], arguments[is_packed:]
+        states, weights, biases, layers, p, training, both_ways, *rows = options
+        if not training or p == 0:
+            return function(input, *arguments)
+        ends = []
+        for layer in range(layers):
+            own = [weights[part] for part in _of_layer(layer, layers, len(weights))]
+            first = _slice_of(states, _of_layer(layer, layers, 2 * layers if both_ways else layers))
+            input, *last = function(input, *sizes, first, own, biases, 1, 0.0, True, both_ways, *rows)
+            ends.append(last)
+            if layer < layers - 1:
+                input = dropout(uniform, input, p)
+        return input, *(torch.cat(parts) for parts in zip(*ends, strict=True))
+
+    return replacement
+
+
+def _of_layer(layer: int, layers: int, count: int) -> range:
+    """Which of all layers' weights, or states, are those of one."""
+    each = count // layers
+    return range(layer * each, (layer + 1) * each)
+
+
+def _slice_of(states: Tensor | tuple[Tensor, ...], part: range) -> Tensor | tuple[Tensor, ...]:
+    """Of one state for each layer, or of two."""
+    if isinstance(states, Tensor):
+        return states[part.start : part.stop]
+    return tuple(state[part.start : part.stop] for state in states)
+
+
 def _changed(inputs: Tensor, outputs: Tensor, inplace: bool) -> Tensor:
     return inputs.copy_(outputs) if inplace else outputs
 
 
 # Functions that draw noise -> the same with a source of noise in front of their arguments.
-NOISY: dict[Any, Callable[..., Tensor]] = {
+NOISY: dict[Any, Callable[..., Any]] = {
     functional.dropout: dropout,
     torch.dropout: torch_dropout,
     functional.dropout1d: _feature_dropout(unbatched=2),
@@ -129,4 +170,5 @@ NOISY: dict[Any, Callable[..., Tensor]] = {
     functional.feature_alpha_dropout: _alpha_dropout(2),
     functional.rrelu: rrelu,
     functional.scaled_dot_product_attention: attention,
+    **{kernel: _recurrent(kernel) for kernel in (torch.rnn_tanh, torch.rnn_relu, torch.gru, torch.lstm)},
 }

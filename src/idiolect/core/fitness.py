@@ -120,7 +120,7 @@ def _refuse_side_effects(objective: Objective, batch: Batch) -> None:
     if draws_noise:
         raise UserError(
             f"the model {kind} draws noise in the forward pass, which no seed of a run controls; use layers "
-            "of dropout, and set it to 0 inside of others, such as a recurrent network of several layers"
+            "of dropout, and functions of dropout with training=self.training"
         )
     if any(leaf._version > 0 for leaf in tree.leaves(rows.inputs)):
         raise UserError(
