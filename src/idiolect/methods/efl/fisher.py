@@ -14,7 +14,6 @@ the outputs. For multinomial logistic regression, exact is mean of x_j² p_c (1 
 """
 
 import functools
-import math
 from typing import Literal
 
 import torch
@@ -86,6 +85,4 @@ def _draw_target(objective: core.Objective, prediction: Tensor, key: Tensor) -> 
     if objective.task.is_classification:
         ends = _chances(objective, prediction).cumsum(-1)
         return (rng.uniform(key) * ends[-1] >= ends[:-1]).sum()
-    first, second = rng.uniform(key, *prediction.shape), rng.uniform(rng.fold(key, 1), *prediction.shape)
-    normal = torch.sqrt(-2 * torch.log1p(-first)) * torch.cos(2 * math.pi * second)  # Box and Muller
-    return prediction + normal.to(prediction.dtype)
+    return prediction + rng.normal(key, *prediction.shape).to(prediction.dtype)
