@@ -36,7 +36,8 @@ def commit(package: Path = PACKAGE) -> str | None:
 
 def _git(package: Path, *words: str) -> str | None:
     """What git says about the package's folder; None: there is no git, or nothing that it knows."""
-    command = ["git", "-C", str(package), *words, "--", "."]
+    # Without locks: a run must not stand in the way of somebody who commits.
+    command = ["git", "--no-optional-locks", "-C", str(package), *words, "--", "."]
     try:
         asked = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError:
