@@ -11,6 +11,7 @@ from torch.nn import functional as F  # noqa: N812  (torch's own convention)
 
 from idiolect.core import Cohort, Population, tree
 from idiolect.methods._classes import ClassSums
+from idiolect.errors import DivergenceError
 from idiolect.methods._combination import Statistics, best_combinations
 from idiolect.methods.fedpac import FedPAC, Up
 from idiolect.methods.fedrep import FedRep
@@ -313,3 +314,12 @@ def test_running_statistics_follow_the_bodys_gradients(kind: type[FedRep] | type
     for i in CLIENTS:
         before = rows_of(i)[0] @ model[0].weight.T + model[0].bias
         assert torch.allclose(found[i], 0.1 * before.mean(0).detach(), atol=1e-12)
+
+
+@pytest.mark.parametrize("which", ["means", "variances"])
+def test_features_that_are_not_finite_any_more_are_the_end_of_a_training(which: str) -> None:
+    """They grow slowly: all is finite but one square, and no combination can be looked for."""
+    means, variances = torch.rand(4, 3, 5), torch.rand(4)
+    {"means": means, "variances": variances}[which][2] = torch.nan
+    with pytest.raises(DivergenceError, match="features by which heads are combined are not finite"):
+        best_combinations(means, variances, 1e-3)

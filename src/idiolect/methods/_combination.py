@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from idiolect.core import Site, onto_simplex
+from idiolect.errors import require_finite
 from idiolect.methods._classes import ClassSums
 
 
@@ -43,6 +44,8 @@ def best_combinations(means: Tensor, variances: Tensor, smallest: float) -> Tens
     Weights below `smallest` become zero, unless all are, and the others sum to one again.
     """
     means, variances = means.double().flatten(1), variances.double()
+    for each in (means, variances):
+        require_finite(each, "the features by which heads are combined")
     means = means - means.mean(0)  # the distances are the same, and large entries do not hide them
     half_curvature = variances.max() + torch.linalg.matrix_norm(means @ means.T, ord=2)
     # Whoever is served best by its own head alone is there from the start.
