@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  (torch's own convention)
 
 from idiolect.core import Cohort, Population, tree
-from idiolect.methods._classes import ClassSums
 from idiolect.errors import DivergenceError
+from idiolect.methods._classes import ClassSums
 from idiolect.methods._combination import Statistics, best_combinations
 from idiolect.methods.fedpac import FedPAC, Up
 from idiolect.methods.fedrep import FedRep
