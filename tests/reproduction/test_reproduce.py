@@ -41,6 +41,7 @@ claims:
   - {says: what cannot be, higher: FedAvg global, than: [1.5, 2]}
   - {says: more steps are better, of: loss, lower: alone personal @ fast, than: alone personal @ slow}
   - {says: what was not looked at, part: train, higher: FedAvg global, than: 0}
+  - {says: what is never reached costs little, of: "megabytes_to:global:1.1", lower: FedAvg, than: 1}
 figures:
   - {draw: curves, title: accuracy}
   - {draw: panels, title: by panel}
@@ -75,7 +76,9 @@ def test_verdicts_follow_from_the_runs(found, folder):
         "contradicted",
         "confirmed",
         "inconclusive",
+        "inconclusive",
     ]
+    assert {one["why"] for one in record["claims"][-1]["compared"]} == {"some of the runs have no finite value"}
     table = pd.DataFrame(record["table"]).set_index(["panel", "model"])
     own = [RunFolder(path) for path in (folder / "out" / "runs").iterdir()]
     chosen = {(row["panel"], row["line"]): row["lr"] for row in record["chosen"]}
