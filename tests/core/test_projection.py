@@ -35,3 +35,11 @@ def test_ball_projection_scales_over_all_parameters_together(a: torch.Tensor, b:
     assert torch.allclose(inside["a"], a * factor)
     assert torch.allclose(inside["b"], b * factor)
     assert onto_ball({"a": a}, None)["a"] is a
+
+
+def test_what_is_no_number_stays_none() -> None:
+    """Whoever projects it may ask for a sentence; an index of it would be outside of the vector."""
+    rows = torch.tensor([[0.3, torch.nan, 1.0], [0.2, 0.3, 0.5]])
+    projected = onto_simplex(rows)
+    assert projected[0].isnan().all()
+    assert torch.allclose(projected[1], rows[1])

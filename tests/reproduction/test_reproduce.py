@@ -78,7 +78,9 @@ def test_verdicts_follow_from_the_runs(found, folder):
         "inconclusive",
         "inconclusive",
     ]
-    assert {one["why"] for one in record["claims"][-1]["compared"]} == {"some of the runs have no finite value"}
+    assert {one["why"] for one in record["claims"][-1]["compared"]} == {
+        "some of the runs have no finite value"
+    }
     table = pd.DataFrame(record["table"]).set_index(["panel", "model"])
     own = [RunFolder(path) for path in (folder / "out" / "runs").iterdir()]
     chosen = {(row["panel"], row["line"]): row["lr"] for row in record["chosen"]}

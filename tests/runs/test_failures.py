@@ -178,9 +178,15 @@ def test_no_method_ends_in_an_error_when_it_diverges(
     assert "diverged" in invoke("show", run.path)
 
 
-def test_groups_whose_models_grow_slowly_are_a_divergence_too(tmp_path: Path) -> None:
-    """Distances between models are large and finite in one round, and means of them are not in the next."""
-    settings = settings_for(correlated(), tmp_path, "method=pfedkm", "lr=3", "rounds=20")
+@pytest.mark.parametrize(
+    ("method", "rates"),
+    [("pfedkm", ["lr=3"]), ("perm-two-stage", ["lr=1.5", "method.global_learning_rate=1.5"])],
+)
+def test_what_is_compared_and_grows_slowly_is_a_divergence_too(
+    method: str, rates: list[str], tmp_path: Path
+) -> None:
+    """Distances between clients are large and finite in one round, and are not in the next."""
+    settings = settings_for(correlated(), tmp_path, f"method={method}", *rates, "rounds=40")
     summary = idiolect.run(*settings, out=tmp_path / "run").summary()
     assert summary["ended"].startswith("diverged in round")
 

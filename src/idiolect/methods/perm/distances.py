@@ -15,12 +15,14 @@ import torch
 from torch import Tensor
 
 from idiolect.core import Params, tree
+from idiolect.errors import require_finite
 from idiolect.methods.perm.noise import GradientNoise
 from idiolect.methods.perm.sizes import ModelSizes
 from idiolect.methods.perm.weights import WeightRule, automatic_regulariser
 
 AT_ONCE = 2**19  # entries of a matrix that are worked on together: small enough to stay in the cache
 MEDIAN_ROWS = 1000  # rows that the automatic rule looks at, evenly spaced, where there are more
+COMPARED = "the gradients by which clients are compared"
 EQUAL = 1e-13  # squared distances below this part of the squared norms are rounding
 
 
@@ -50,7 +52,9 @@ class GradientDistances:
             if model_sizes.support == "intersection":
                 masks, self.kinds = model_sizes.masks(model, len(sizes))
         self.energies = torch.stack([self._energy(mask) for mask in masks], dim=1)
+        require_finite(self.energies, COMPARED)
         self.difference = 1.0 if noise is None else noise.difference(self._excess(noise))
+        require_finite(torch.tensor(self.difference), COMPARED)
 
     def _energy(self, mask: Tensor) -> Tensor:
         held = mask.split(rows_at_once(len(self.sizes)))
