@@ -16,7 +16,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -258,6 +258,7 @@ def _find_beside(package: str) -> None:
         sys.path.append(str(here))
 
 
+@cache  # names are few, and looked up often
 def _plain(name: str) -> str:
     """A name without what does not matter."""
     return re.sub(r"[-_ ]", "", name.lower())

@@ -2,9 +2,10 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any, TypeVar
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
@@ -52,15 +53,28 @@ def check_arguments(
     function: Callable[..., Any], options: Mapping[str, Any], where: str, *, given: Iterable[str]
 ) -> dict[str, Any]:
     """Keyword options of a function, converted to what its signature says; `given` come from elsewhere."""
+    model = _model_of(function, where, frozenset(given))
+    if model is None:
+        return dict(options)
+    for option in options:
+        require_known(option, list(model.model_fields), where)
+    try:
+        checked = model(**options)
+    except ValidationError as error:
+        raise UserError(sentence(error, where)) from error
+    return {option: getattr(checked, option) for option in options}
+
+
+@lru_cache  # to make one takes longer than to check with it
+def _model_of(function: Callable[..., Any], where: str, given: frozenset[str]) -> type[BaseModel] | None:
+    """What checks the options of a function; None: it takes any."""
     parameters = {
         name: parameter
         for name, parameter in inspect.signature(function, eval_str=True).parameters.items()
         if name not in given and parameter.kind is not parameter.VAR_POSITIONAL
     }
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return dict(options)
-    for option in options:
-        require_known(option, list(parameters), where)
+        return None
     shape: dict[str, Any] = {
         name: (
             Any if p.annotation is p.empty else p.annotation,
@@ -68,12 +82,7 @@ def check_arguments(
         )
         for name, p in parameters.items()
     }
-    model = create_model(where, __config__=ConfigDict(arbitrary_types_allowed=True), **shape)
-    try:
-        checked = model(**options)
-    except ValidationError as error:
-        raise UserError(sentence(error, where)) from error
-    return {option: getattr(checked, option) for option in options}
+    return create_model(where, __config__=ConfigDict(arbitrary_types_allowed=True), **shape)
 
 
 def require_known(name: str, known: list[str], where: str) -> None:
