@@ -6,6 +6,7 @@ or to be named among those that have nothing to do with methods. Ray's row is in
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -15,7 +16,7 @@ import torch
 from typer.main import get_command
 
 import idiolect
-from families import BY_FAMILY, each_family
+from families import BY_FAMILY, each_family, of_family
 from idiolect.cli import app
 from idiolect.core import Neighbours, tree
 from idiolect.core.method import Method
@@ -271,12 +272,18 @@ def compare(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
         assert rows.loc[name, "mean"] == pytest.approx(numbers["mean"])
 
 
+def with_some(kind: type[Method]) -> tuple[int, Sequence[type[Method]]]:
+    """A method among a few that are computed together, and the number of the first."""
+    ordered = sorted(BY_FAMILY, key=lambda each: each.name not in SOME)
+    first = ordered.index(kind) // ON_A_PAGE * ON_A_PAGE
+    return first, ordered[first : first + ON_A_PAGE]
+
+
 def tune(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
     """Some methods at a time: the first trial is the run, the choice is no worse, and can be run."""
-    first = BY_FAMILY.index(kind) // ON_A_PAGE * ON_A_PAGE
+    first, some = with_some(kind)
     folder = runs.folder / f"tuning-{first}"
     if not folder.exists():
-        some = BY_FAMILY[first : first + ON_A_PAGE]
         words = [word for word in runs.settings(kind) if not word.startswith("method")]
         words += [f"{one.name}.{name}={value}" for one in some for name, value in options(one).items()]
         methods = ",".join(one.name for one in some)
@@ -291,12 +298,10 @@ def tune(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
 
 def report(kind: type[Method], runs: Runs, codec: tuple[str, ...]) -> None:
     """Pages of some methods each; every model of a method has a row with the run's number."""
-    first = BY_FAMILY.index(kind) // ON_A_PAGE * ON_A_PAGE
+    first, some = with_some(kind)
     page = runs.folder / f"report-{first}.html"
     if not page.exists():
-        invoke(
-            "report", *(runs.of(other).path for other in BY_FAMILY[first : first + ON_A_PAGE]), "--out", page
-        )
+        invoke("report", *(runs.of(other).path for other in some), "--out", page)
     means = {row[0]: row[1] for row in tables(page.read_text())["models"]}
     for name, numbers in runs.of(kind).summary()["kinds"].items():
         assert means[f"{kind.name} {name}"] == f"{100 * numbers['mean']:.1f} %"
@@ -372,12 +377,29 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         yield Runs(tmp_path_factory.mktemp("matrix"))
 
 
-EVERY_METHOD = each_family("kind")
+# In `make test-slow` but for some methods: tunings and pages see settings and tables, which all methods have.
+OFTEN_WITH_SOME = {"tune", "report"}
+SOME = {"fedavg", "apfl", "additive", "efl", "pfedkm", "perm", "fedper", "knn-per"}
+
+
+def marks_of(kind: type[Method], command: str) -> Any:
+    """Whether a cell is looked at in `make test-slow` only."""
+    if command in OFTEN_WITH_SOME and kind.name not in SOME:
+        return pytest.mark.slow
+    if command == "resume from disk" and codecs_of(kind):  # which is looked at with these
+        return pytest.mark.slow
+    return of_family(kind.name)
+
+
+CELLS = [
+    pytest.param(kind, command, marks=marks_of(kind, command), id=f"{kind.name}-{command}")
+    for kind in BY_FAMILY
+    for command in COMMANDS
+]
 COMPRESSIBLE = tuple(kind for kind in BY_FAMILY if codecs_of(kind))
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-@EVERY_METHOD
+@pytest.mark.parametrize(("kind", "command"), CELLS)
 def test_every_method_goes_through_every_command(kind: type[Method], command: str, runs: Runs) -> None:
     COMMANDS[command](kind, runs, ())
 

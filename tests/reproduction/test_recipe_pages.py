@@ -7,6 +7,7 @@ import pytest
 
 import idiolect
 from idiolect.reproduction.recipe import PAPERS
+from idiolect.reproduction.words import chosen
 from reports.browser import CHROMIUM, Browser
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
@@ -47,6 +48,32 @@ def test_verdicts_are_words_and_lead_to_their_figures(browser: Browser, out: Pat
     assert set(browser.evaluate(verdicts)) == {"✓ confirmed"}
     links = "[...document.querySelectorAll('nav a')].map(a => document.querySelector(a.hash) !== null)"
     assert browser.evaluate(links) == [True, True]
+
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", sorted(RESULTS.glob("*.html")), ids=lambda page: page.stem)
+def test_published_pages_open_fit_and_have_no_barriers(browser: Browser, page: Path) -> None:
+    browser.open(page, width=360)
+    browser.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    browser.evaluate("new Promise(done => setTimeout(done, 500))")
+    assert browser.complaints == []
+    assert browser.evaluate("document.documentElement.scrollWidth") <= 360
+    assert browser.violations() == []
+
+
+def test_what_was_chosen_has_no_column_for_panels_that_there_are_not() -> None:
+    rows = [
+        {"panel": "", "line": "FedAvg", "lr": 0.1},
+        {"panel": "", "line": "APFL", "lr": 0.3, "mixing": 0.5},
+    ]
+    assert chosen({"chosen": rows}) == (
+        ["line", "lr", "mixing"],
+        [["FedAvg", "0.1", ""], ["APFL", "0.3", "0.5"]],
+    )
+    assert chosen({"chosen": [{"panel": "IID", "line": "FedAvg", "lr": 0.1}]})[0] == ["panel", "line", "lr"]
 
 
 FOUND = """|

@@ -81,10 +81,10 @@ def numbers(record: Record) -> Table:
 def chosen(record: Record) -> Table:
     """What was open and is decided."""
     rows = record["chosen"]
+    places = ["panel", "line"] if any(row["panel"] for row in rows) else ["line"]
     names = list(dict.fromkeys(name for row in rows for name in row if name not in ("panel", "line")))
-    return ["panel", "line", *names], [
-        [row["panel"], row["line"], *(str(row.get(name, "")) for name in names)] for row in rows
-    ]
+    headings = [*places, *names]
+    return headings, [[str(row.get(name, "")) for name in headings] for row in rows]
 
 
 def _value(row: Mapping[str, Any], name: str, metric: str) -> str:
