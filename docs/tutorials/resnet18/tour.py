@@ -1,7 +1,7 @@
 """A standard ResNet-18 with batch norm between ten clients: trained, killed, resumed, exported.
 
     python tour.py                                                        # an hour or so on two cores
-    python tour.py --width 16 --rows 4400 --rounds 10 --local-steps 10    # a quarter of the width: ten minutes
+    python tour.py --width 16 --rows 4400 --rounds 10 --local-steps 10    # a quarter as wide: ten minutes
     python tour.py --rows 440 --rounds 2 --local-steps 1                  # the whole width, little training
     python tour.py --width 8 --rows 600 --rounds 2 --local-steps 2        # to look at the way only
 
