@@ -26,5 +26,5 @@ def onto_simplex(vector: Tensor) -> Tensor:
     ordered = vector.sort(dim=-1, descending=True).values
     counts = torch.arange(1, vector.shape[-1] + 1, dtype=vector.dtype, device=vector.device)
     excess = (ordered.cumsum(-1) - 1) / counts
-    support = (ordered > excess).sum(-1, keepdim=True).clamp_min(1)  # of what is no number nothing is
+    support = (ordered > excess).sum(-1, keepdim=True).clamp_min(1)  # NaN has none, and stays NaN
     return (vector - excess.gather(-1, support - 1)).clamp_min(0)

@@ -1,6 +1,7 @@
 """Trees of tensors: states, messages and parameters, and the few operations that methods need.
 
-A tree is a tensor, or a dict, tuple or NamedTuple of trees; the empty tuple stands for "nothing here".
+A tree is a tensor, or a dict, tuple or NamedTuple of trees; the empty tuple stands for "nothing here". (Lists
+of trees are mapped, too, but are no states or messages.)
 Parameters are `dict[str, Tensor]`. Every operation returns a new tree; none changes its arguments.
 
 Trees that are combined must have the same names at all places. They need not have them in the same order:

@@ -47,7 +47,7 @@ def optimal_weights(costs: Tensor, sizes: Tensor, regulariser: Tensor | float) -
     ordered, order = costs.sort(dim=-1, stable=True)
     n = sizes.to(costs.dtype)[order]
     levels = (2 * regulariser + (n * ordered).cumsum(-1)) / n.cumsum(-1)
-    support = (levels > ordered).sum(-1, keepdim=True).clamp_min(1)  # of what is no number nothing is
+    support = (levels > ordered).sum(-1, keepdim=True).clamp_min(1)  # NaN has none, and stays NaN
     level = levels.gather(-1, support - 1)
     return sizes.to(costs.dtype) / (2 * regulariser) * (level - costs).clamp_min(0)
 
